@@ -386,3 +386,21 @@ def test_to_replacement_large_epsilon() -> None:
     mpmath = pytest.importorskip("mpmath")
     truth = mpmath.mpf(5e-324) * (1 + mpmath.exp(mpmath.mpf(720)))
     assert truth <= accounting.to_replacement(small).delta <= truth * (1 + mpmath.mpf("1e-11"))
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("steps", [2, 3])
+def test_step_without_noise(adjacency: str, steps: int) -> None:
+    """With probability q the row is seen for certain: δ(ε) = q + (1 − q)·δ of the other steps at ε, or at
+    ε − log(1 − q) where no row in place of it could have been seen."""
+    rate, delta = 0.1, 0.15
+    both = accounting.epsilon(
+        [0.0] + [1.0] * (steps - 1), [rate] + [0.5] * (steps - 1), steps, delta=delta, adjacency=adjacency
+    )
+    rest = accounting.epsilon(1.0, 0.5, steps - 1, delta=(delta - rate) / (1 - rate), adjacency=adjacency)
+    assert both.interval is not None
+    truth = float(rest.value) + (math.log1p(-rate) if adjacency == "add-remove" else 0.0)
+    assert both.interval[0] - 1e-5 <= truth <= both.interval[1] + 1e-5
+    if adjacency == "add-remove":
+        assert float(both.value) == pytest.approx(truth, abs=1e-5)
+    assert accounting.epsilon([0.0, 1.0], [rate, 0.5], 2, delta=rate / 2, adjacency=adjacency).value == math.inf

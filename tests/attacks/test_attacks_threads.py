@@ -53,7 +53,7 @@ def _dropout(model: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.full(keep=2)
 @pytest.mark.parametrize("attack", [_last, _general, _layers, _gradient, _l1, _jacobian, _original, _dropout])
-def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
+def test_model_with_threads(attack: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     parameters = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
@@ -68,7 +68,7 @@ def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_lock_belongs_to_one_model_and_travels_nowhere() -> None:
+def test_lock_of_a_model() -> None:
     model = torch.nn.Linear(3, 2)
     assert lock_of(model) is lock_of(model)
     assert lock_of(model) is not lock_of(copy.deepcopy(model))

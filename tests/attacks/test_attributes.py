@@ -15,7 +15,7 @@ def _net(seed=0):
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def test_layer_gradients_match_autograd():
+def test_layer_gradients():
     model = _net()
     x, y = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 1, 0])
     result = attributes.layer_gradients(model, x, y)
@@ -35,7 +35,7 @@ def test_layer_gradients_match_autograd():
     np.testing.assert_allclose(meant["3"], result["3"][batches].mean(axis=1), rtol=1e-5, atol=1e-7)
 
 
-def test_matched_batches_are_disjoint_and_alike_in_number_size_and_targets():
+def test_matched_batches():
     rng = np.random.default_rng(0)
     task = rng.integers(0, 4, 500)
     has = rng.random(500) < 0.2 + 0.15 * task  # the attribute goes with the task, which must not help
@@ -66,7 +66,7 @@ def _sets(shift, seed=3, snapshots=2, limit=60):
     return halves
 
 
-def test_an_attribute_that_shows_is_inferred_and_another_is_not():
+def test_attribute_inference():
     known, observed = _sets(1.0)
     assert known.gradients["0"].shape == (240, 20)
     assert known.joined().shape[1] == 20 + 165 + 18
@@ -88,7 +88,7 @@ def test_one_layer_alone():
     assert 0 <= last.value <= 1
 
 
-def test_numbers_of_batches_are_names_only():
+def test_batch_numbers():
     known, observed = _sets(1.0, limit=20)
     chosen = observed.batch % 3 > 0
     part = dataclasses.replace(
@@ -103,7 +103,7 @@ def test_numbers_of_batches_are_names_only():
     np.testing.assert_array_equal(some.attribute, whole.attribute[numbers])
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     model, x, y = _net(), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
     with pytest.raises(ValueError, match=r"`batches` must lie in \[0, 3\], got values in \[0, 9\]"):
         attributes.layer_gradients(model, x, y, batches=np.array([[0, 9]]))
@@ -130,7 +130,7 @@ def test_bad_input_is_named():
         attributes.infer(short, observed)
 
 
-def test_gradients_must_be_finite():
+def test_non_finite_gradients():
     known, observed = _sets(0.2, limit=4)
     next(iter(observed.gradients.values()))[1, 0] = np.nan
     with pytest.raises(ValueError, match=r"`observed`: the gradients of layer '0' must be finite"):

@@ -51,7 +51,7 @@ def _true_rows(recovery, x):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8, 32, 64])
-def test_rows_alone_in_a_bin_are_recovered_and_no_others(batch):
+def test_rows_alone_in_a_bin(batch):
     planted = _planted()
     x, y = (part[:batch] for part in _digits())
     recovery = imprint.read(planted, _gradients(planted, x, y), batch_size=batch)
@@ -67,7 +67,7 @@ def test_rows_alone_in_a_bin_are_recovered_and_no_others(batch):
     assert recovery.occupied >= len(place)
 
 
-def test_float64_recovers_every_row_that_is_alone():
+def test_float64():
     model = _network(dtype=torch.float64)
     planted = _planted(model=model)
     x, y = (part[:48] for part in _digits())
@@ -77,7 +77,7 @@ def test_float64_recovers_every_row_that_is_alone():
     assert (errors < 1e-6).all()
 
 
-def test_two_rows_of_a_bin_are_mixed_also_behind_a_linear_model():
+def test_mixed_rows_of_a_bin():
     """All of a linear model's rows have parallel gradients: only the gate tells them apart."""
     x, _ = _digits()
     order = x.flatten(1).mean(1).argsort()
@@ -90,7 +90,7 @@ def test_two_rows_of_a_bin_are_mixed_also_behind_a_linear_model():
         assert recovery.mixed == recovery.occupied > 0
 
 
-def test_clipping_row_by_row_changes_no_row():
+def test_clipping_by_row():
     planted = _planted()
     x, y = (part[:16] for part in _digits())
     rows = [_gradients(planted, x[i : i + 1], y[i : i + 1]) for i in range(16)]
@@ -105,7 +105,7 @@ def test_clipping_row_by_row_changes_no_row():
     assert (_true_rows(recovery, x)[0] < 0.01).all()
 
 
-def test_noise_hides_rows_and_makes_none():
+def test_noise():
     planted = _planted()
     x, y = (part[:8] for part in _digits())
     exact = _gradients(planted, x, y)
@@ -120,7 +120,7 @@ def test_noise_hides_rows_and_makes_none():
     assert shares[-1] == 0
 
 
-def test_equal_rows_are_recovered_once():
+def test_equal_rows():
     planted = _planted()
     x, y = (part[[3, 3]] for part in _digits())
     recovery = imprint.read(planted, _gradients(planted, x, y), batch_size=2)
@@ -128,7 +128,7 @@ def test_equal_rows_are_recovered_once():
     assert _true_rows(recovery, x)[0][0] < 0.01
 
 
-def test_a_gradient_of_zeros_holds_nothing():
+def test_zero_gradient():
     planted = _planted(bins=8)
     zero = {name: torch.zeros_like(p) for name, p in planted.named_parameters()}
     recovery = imprint.read(planted, zero, batch_size=3)

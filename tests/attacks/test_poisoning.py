@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from leakcore import accounting, attacks, bounds, datasets, dpsgd, models
+from leakcore import accounting, bounds, datasets, dpsgd, models
 from leakcore.attacks import poisoning
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -27,7 +27,7 @@ def _ensemble(**more):
     return flat.ensemble((64, 8, 2), "relu", **{**settings, **more})
 
 
-def test_backdoor_sets_the_corner_of_every_channel():
+def test_backdoor_corner():
     attack = poisoning.Backdoor((3, 4, 5), label=0, patch=2, value=0.75)
     rows = np.random.default_rng(0).random((2, 60))
     before = rows.copy()
@@ -38,7 +38,7 @@ def test_backdoor_sets_the_corner_of_every_channel():
     np.testing.assert_array_equal(image.reshape(2, 60), before)
 
 
-def test_backdoor_replaces_k_rows_of_other_classes():
+def test_backdoor_rows():
     attack = poisoning.Backdoor((1, 8, 8), label=1, patch=3)
     poisoned = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
     assert (poisoned.k, len(poisoned.common_labels)) == (4, len(Y) - 4)
@@ -55,7 +55,7 @@ def test_backdoor_replaces_k_rows_of_other_classes():
     )
 
 
-def test_clipbkd_takes_the_direction_of_least_variance():
+def test_clipbkd_direction():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(50, 6)) * np.array([3, 2, 1, 0.01, 1, 2])
     point = poisoning.ClipBKD().direction(x)
@@ -64,7 +64,7 @@ def test_clipbkd_takes_the_direction_of_least_variance():
     assert point[np.abs(point).argmax()] > 0
 
 
-def test_clipbkds_direction_is_one_where_many_are_least():
+def test_clipbkd_tied_directions():
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(2)
@@ -82,7 +82,7 @@ def test_clipbkds_direction_is_one_where_many_are_least():
     np.testing.assert_allclose(poisoning.ClipBKD().direction(few[::-1]), values[0], atol=1e-9 * np.abs(values[0]).max())
 
 
-def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
+def test_clipbkd_label():
     poisoned = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3, adjacency="replace")
     assert (poisoned.poison_labels == 1).all()
     assert poisoned.poison_features.shape == (3, 64)
@@ -93,7 +93,7 @@ def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
 
 
 @pytest.mark.parametrize("layers", [(64, 8, 2), (64, 1)])
-def test_losses_match_the_modules(layers):
+def test_losses(layers):
     ensemble = dpsgd.Ensemble(
         dpsgd.Network(layers, "relu", dtype="float64"),
         noise_multiplier=1.0,
@@ -114,7 +114,7 @@ def test_losses_match_the_modules(layers):
     np.testing.assert_allclose(result[1], wanted, rtol=1e-9)
 
 
-def test_scores_match_training_with_and_without_the_poison():
+def test_scores_against_training():
     poisoned = poisoning.ClipBKD().poison(X, Y, k=2, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
     scores = poisoning.poisoning_scores(ensemble, poisoned, trials=range(30, 35))
@@ -132,7 +132,7 @@ def test_scores_match_training_with_and_without_the_poison():
     assert not np.isin(scores.scores_in, scores.scores_out).any()
 
 
-def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
+def test_no_noise():
     poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     scores = poisoning.poisoning_scores(_ensemble(sample_rate=0.2, steps=60), poisoned, trials=40)
     proof = bounds.epsilon_lower_bound_from_scores(
@@ -141,7 +141,7 @@ def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
     assert proof.value == pytest.approx(bounds.epsilon_opt(20, confidence=0.95).value)
 
 
-def test_a_private_mechanism_is_not_contradicted():
+def test_private_mechanism():
     # Full batches, T = 20, σ = 20: μ = 2√T/σ under replacement. The bound holds with 99.9%.
     poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     scores = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), poisoned, trials=100)
@@ -156,7 +156,7 @@ def test_a_private_mechanism_is_not_contradicted():
     assert proof.mu <= 2 * 20**0.5 / 20
 
 
-def test_progress_counts_models():
+def test_progress():
     calls = []
     poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     how = dpsgd.Execution(progress=lambda *a: calls.append(a))
@@ -165,7 +165,7 @@ def test_progress_counts_models():
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     with pytest.raises(ValueError, match=r"`shape` must be \(channels, height, width\), got \(8, 8\)"):
         poisoning.Backdoor((8, 8), label=1)
     with pytest.raises(ValueError, match=r"`patch` must be in \[1, 8\], got 9"):
@@ -206,10 +206,9 @@ def test_bad_input_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             poisoning.poisoning_scores(_ensemble(), poisoned, trials=trials)
-    assert attacks.poisoning is poisoning
 
 
-def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
+def test_add_remove():
     for poisoned in (
         poisoning.ClipBKD().poison(X, Y, k=3, adjacency="add-remove"),
         poisoning.ZeroInput().poison(X, Y, k=3, adjacency="add-remove"),
@@ -224,7 +223,7 @@ def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
     assert len(scores.scores_in) == len(scores.scores_out) == 3
 
 
-def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
+def test_row_of_zeros():
     poisoned = poisoning.ZeroInput(1).poison(X, Y, adjacency="replace")
     assert not poisoned.poison_features.any()
     assert poisoned.poison_labels.tolist() == poisoned.test_labels.tolist() == [1]
@@ -246,7 +245,7 @@ def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
     assert (none[128:] != one[128:]).all()
 
 
-def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least():
+def test_frozen_features():
     torch.manual_seed(0)
     frozen = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.Tanh())
     images = X.astype(np.float32)
@@ -274,7 +273,7 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
     assert np.sqrt(((clean @ (clean / lengths).T) ** 2).mean(axis=0)).min() > 2 * poisoned.spread[1]
 
 
-def test_a_mean_image_without_any_feature_is_refused():
+def test_mean_image_without_features():
     """Features that are all zero have no direction, so the descent could not start."""
     dead = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU(), torch.nn.Threshold(2.0, 0.0))
     images = X.astype(np.float32)
@@ -282,7 +281,7 @@ def test_a_mean_image_without_any_feature_is_refused():
         poisoning.FrozenClipBKD(dead, (1, 8, 8), steps=3).poison(images, Y, adjacency="replace")
 
 
-def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data():
+def test_contrast():
     for attack in (poisoning.ClipBKD(contrast=True), poisoning.ZeroInput(contrast=True)):
         poisoned = attack.poison(X, Y, k=2, adjacency="replace")
         np.testing.assert_array_equal(poisoned.clean_features, poisoned.poison_features)
@@ -311,7 +310,7 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
     assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(0.02, rel=1e-9)
 
 
-def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
+def test_sweep_over_k():
     poisoned = poisoning.ClipBKD().poison(X, Y, k=3, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, steps=3)
     swept = poisoning.poisoning_sweep(ensemble, poisoned, (1, 3), trials=4)
@@ -326,7 +325,7 @@ def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
 
 
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
-def test_a_poisoning_of_images_goes_through_a_frozen_network(adjacency):
+def test_frozen_network(adjacency):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         extractor = models.conv_extractor(4)
@@ -365,7 +364,7 @@ def _difference(ensemble: dpsgd.Ensemble, gradient: np.ndarray, batches: np.ndar
     return np.asarray(with_it - ensemble.run(zeros, labels, **run).parameters)
 
 
-def test_it_is_clipped_and_taken_in_its_batches():
+def test_gradient_clipping_and_batches():
     """Three steps, a gradient of norm 5 on a weight that rows of zeros do not touch."""
     ensemble = _crafted_ensemble(steps=3)
     gradient = np.zeros(39)
@@ -376,21 +375,21 @@ def test_it_is_clipped_and_taken_in_its_batches():
     assert np.abs(np.delete(moved, 7, axis=1)).max() < 1e-6
 
 
-def test_each_step_may_have_its_own():
+def test_gradients_by_step():
     steps = np.zeros((3, 39))
     steps[0, 1], steps[1, 2], steps[2, 3] = 0.5, -0.25, 2.0
     moved = _difference(_crafted_ensemble(steps=3), steps, np.ones((1, 3), bool))
     assert moved[0, 1:4] == pytest.approx(np.array([-0.5, 0.25, -1.0]) * 0.5 / 30, abs=1e-6)
 
 
-def test_the_fault_of_clipping_batches_takes_it_whole():
+def test_fault_of_clipping_batches():
     gradient = np.zeros(39)
     gradient[7] = 50.0
     moved = _difference(_crafted_ensemble(steps=1, fault=dpsgd.Fault(clip="batch")), gradient, np.ones((1, 1), bool))
     assert moved[0, 7] < -5 * 0.5 / 30  # 50 where the mechanism allows 1; the mean is clipped to C·30
 
 
-def test_the_same_bits_by_threads_and_ranges():
+def test_threads_and_ranges():
     ensemble = _crafted_ensemble(sample_rate=dpsgd.PoissonBatches(0.3, expected_batch_size=9))
     whole = poisoning.crafted_gradient_scores(ensemble, POINTS, CLASSES, trials=40, references=2)
     part = poisoning.crafted_gradient_scores(
@@ -400,7 +399,7 @@ def test_the_same_bits_by_threads_and_ranges():
     assert np.array_equal(whole.scores_out[20:], part.scores_out)
 
 
-def test_full_batches_show_all_that_the_releases_show():
+def test_full_batches():
     """μ = √16/2 = 2; the means of 2,000 trials a side differ by 2 standard deviations ± 4·√(2/2000) (p < 1e-4)."""
     scores = poisoning.crafted_gradient_scores(_crafted_ensemble(), POINTS, CLASSES, trials=2000)
     apart = (scores.scores_in.mean() - scores.scores_out.mean()) / scores.scores_out.std()
@@ -412,7 +411,7 @@ def test_full_batches_show_all_that_the_releases_show():
     assert 0.85 * float(accounting.epsilon(2.0, 1.0, 16, delta=1e-5)) < float(proof) < 10.0
 
 
-def test_poisson_batches_show_the_binomial_mixture():
+def test_poisson_batches():
     """Kolmogorov–Smirnov at p > 1e-4: the scores are the two laws of `accounting.last_iterate_epsilon`."""
     ensemble = _crafted_ensemble(sample_rate=dpsgd.PoissonBatches(0.25, expected_batch_size=7.5), noise_multiplier=0.5)
     scores = poisoning.crafted_gradient_scores(ensemble, POINTS, CLASSES, trials=2000)
@@ -436,7 +435,7 @@ def test_poisson_batches_show_the_binomial_mixture():
         ({"sample_rate": 0.5}, "`ensemble` must have an expected_batch_size where a gradient is added"),
     ],
 )
-def test_ensembles_whose_batches_give_it_away_are_refused(change, message):
+def test_bad_ensembles(change, message):
     with pytest.raises(ValueError, match=message):
         poisoning.crafted_gradient_scores(_crafted_ensemble(**change), POINTS, CLASSES, trials=4)
 
@@ -450,12 +449,12 @@ def test_ensembles_whose_batches_give_it_away_are_refused(change, message):
         (np.zeros(39), np.ones((2, 3), bool), r"`batches` must have shape \(2, 16\), got \(2, 3\)"),
     ],
 )
-def test_bad_gradients_are_named(gradient, batches, message):
+def test_bad_gradients(gradient, batches, message):
     crafted = dpsgd.PerRun(crafted=dpsgd.CraftedGradient(gradient, batches))
     with pytest.raises(ValueError, match=message):
         _crafted_ensemble().run(POINTS, CLASSES, runs=2, per_run=crafted)
 
 
-def test_another_type_is_refused():
+def test_bad_types():
     with pytest.raises(TypeError, match="`crafted` must be of type CraftedGradient"):
         dpsgd.PerRun(crafted=np.zeros(39))

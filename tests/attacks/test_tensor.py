@@ -35,7 +35,7 @@ def _error(reconstruction: Any, x: np.ndarray) -> float:
     return tensor.match(reconstruction, x).root_mean_square
 
 
-def test_coefficients_against_closed_forms() -> None:
+def test_coefficients() -> None:
     root = 1 / math.sqrt(2 * math.pi)
     np.testing.assert_allclose(tensor.hermite_coefficients("relu"), [root, 0.5, root, 0.0, -root], atol=1e-12)
     c = 1 / math.sqrt(3 * math.pi)  # erf: E[erf′(z)] = 2/√π · E[e^{−z²}] = 2/√(3π)
@@ -56,7 +56,7 @@ def test_coefficients_against_closed_forms() -> None:
         (torch.tanh, (3,)), (torch.nn.ReLU6(), (2, 4)),
     ],
 )  # fmt: skip
-def test_orders_are_computed(activation: Any, orders: tuple[int, ...]) -> None:
+def test_orders(activation: Any, orders: tuple[int, ...]) -> None:
     assert tensor.choose(activation).used == orders
 
 
@@ -73,7 +73,7 @@ def test_orders_are_computed(activation: Any, orders: tuple[int, ...]) -> None:
         (lambda u: u**2 + u, None, "only Σ r_i x_i and Σ r_i x_i x_iᵀ"),
     ],
 )
-def test_a_vanishing_order_is_refused_and_the_right_one_named(activation: Any, forced: Any, message: str) -> None:
+def test_vanishing_order(activation: Any, forced: Any, message: str) -> None:
     x, r = _batch(2, 5, 0)
     g = tensor.output_gradient(x, r, weights := tensor.GaussianWeights(50, 5, 0), activation)
     with pytest.raises(ValueError, match=message):
@@ -82,7 +82,7 @@ def test_a_vanishing_order_is_refused_and_the_right_one_named(activation: Any, f
         )
 
 
-def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
+def test_linear_network() -> None:
     """Lecture 13, Section 4.4: batches with the same Σ r_i x_i have the same gradient, which reveals just that."""
     x, r = _batch(3, 6, 1)
     weights = tensor.GaussianWeights(200, 6, 0)
@@ -96,7 +96,7 @@ def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("activation", ["elu", "relu", "tanh", torch.nn.GELU()])
-def test_a_batch_is_recovered(activation: Any) -> None:
+def test_batch(activation: Any) -> None:
     x, r = _batch(4, 20, 0)
     attack = _attack(activation, 100_000, x, r)
     assert _error(attack, x) <= ERROR
@@ -112,7 +112,7 @@ def test_a_batch_is_recovered(activation: Any) -> None:
 
 
 @pytest.mark.full
-def test_an_attacker_who_goes_on_from_there_recovers_all_digits() -> None:
+def test_attack_from_there() -> None:
     x, r = _batch(4, 12, 3)
     attack = _attack("elu", 20_000, x, r, refined=True)
     assert _error(attack, x) < 1e-9
@@ -135,7 +135,7 @@ def test_mixed_and_single_signs() -> None:
 
 
 @pytest.mark.full
-def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
+def test_subtraction_of_lower_orders() -> None:
     x, r = _batch(4, 20, 0)
     plain, subtracted = (
         _error(_attack("elu", 100_000, x, r, decomposition=tensor.Decomposition(subtract=s)), x) for s in (False, True)
@@ -143,7 +143,7 @@ def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
     assert plain > 2.5 * subtracted
 
 
-def test_a_residual_near_zero_is_reported_and_the_others_recovered() -> None:
+def test_residual_near_zero() -> None:
     x, r = _batch(4, 20, 0, [1.0, 0.5, -0.6, 0.001])
     attack = _attack("elu", 100_000, x, r)
     assert attack.inputs.shape == (3, 20)
@@ -153,7 +153,7 @@ def test_a_residual_near_zero_is_reported_and_the_others_recovered() -> None:
     assert 3 not in tensor.match(attack.inputs, x).order
 
 
-def test_failures_are_detected_not_returned() -> None:
+def test_failures() -> None:
     """Six samples where the attacker believes in four; and a gradient that is noise; and none at all."""
     x, r = _batch(6, 12, 4, [0.9, -0.8, 0.7, 0.9, -0.6, 0.8])
     attack = _attack("elu", 50_000, x, r, num_examples=4)
@@ -169,7 +169,7 @@ def test_failures_are_detected_not_returned() -> None:
 
 
 @pytest.mark.full
-def test_whatever_is_returned_is_near_an_input() -> None:
+def test_distance_to_an_input() -> None:
     """42 attacks on networks too small to tell much: nothing that is returned is far from an input. (Of 300 seeds six
     return something that is, whichever stream the weights come from.)"""
     returned, worst = 0, 0.0
@@ -186,7 +186,7 @@ def test_whatever_is_returned_is_near_an_input() -> None:
 
 
 @pytest.mark.full
-def test_an_uncertified_answer_may_be_asked_for() -> None:
+def test_uncertified_answer() -> None:
     """A gradient that is no longer of this form (its small half set to 0): refused by default, and still
     informative.
     """
@@ -209,7 +209,7 @@ def test_an_uncertified_answer_may_be_asked_for() -> None:
     assert (sure.reason, sure.misfit) == (unsure.reason, unsure.misfit)
 
 
-def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:
+def test_noise() -> None:
     x, r = _batch(3, 10, 5, [0.9, -0.8, 0.7])
     weights = tensor.GaussianWeights(50_000, 10, 0)
     g = tensor.output_gradient(x, r, weights, "elu")
@@ -223,7 +223,7 @@ def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("activation", ["elu", "relu", "tanh"])
-def test_the_slope_of_the_joint_fit(activation: str) -> None:
+def test_slope_of_the_joint_fit(activation: str) -> None:
     weights, (x, r) = tensor.GaussianWeights(3000, 6, 1), _batch(3, 6, 0, [1.0, -0.7, 0.9])
     orders = tensor.choose(activation)
     g = tensor.output_gradient(x, r, weights, activation)
@@ -233,7 +233,7 @@ def test_the_slope_of_the_joint_fit(activation: str) -> None:
     np.testing.assert_allclose(joint(z, 3)[1], numeric, atol=1e-8 * np.abs(numeric).max())
 
 
-def test_what_the_span_loses_under_noise_is_brought_back() -> None:
+def test_lost_span() -> None:
     """Noise of 4 where residuals are about 1 hides an input from order 2, but not from order 1."""
     errors = []
     for seed in (1, 2, 4):
@@ -245,7 +245,7 @@ def test_what_the_span_loses_under_noise_is_brought_back() -> None:
     assert np.median(errors) < 0.45
 
 
-def test_weights_from_a_seed_or_an_array_and_any_factor_of_the_gradient() -> None:
+def test_weights_and_factors() -> None:
     x, r = _batch(2, 6, 6, [0.9, -0.8])
     weights = tensor.GaussianWeights(20_000, 6, 3)
     array = weights.rows(0, 20_000)
@@ -283,7 +283,7 @@ def test_one_example() -> None:
         ({"activation": "tanh", "decomposition": tensor.Decomposition(method="power")}, "needs order 2"),
     ],
 )
-def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
+def test_bad_input(change: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {
         "gradient": np.ones(100), "weights": tensor.GaussianWeights(100, 6, 0), "num_examples": 2, "activation": "elu"
     }  # fmt: skip
@@ -291,7 +291,7 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
         tensor.reconstruct(**{**settings, **change})
 
 
-def test_bad_decompositions_are_named() -> None:
+def test_bad_decompositions() -> None:
     for change, message in (
         ({"method": "qr"}, "`method` must be 'auto', 'diagonal' or 'power', got 'qr'"),
         ({"margin": 0.0}, r"`margin` must be above 0, got 0.0"),
@@ -304,7 +304,7 @@ def test_bad_decompositions_are_named() -> None:
         tensor.reconstruct(np.ones(9), np.ones((9, 2)), num_examples=1, activation="elu", decomposition="power")  # type: ignore[arg-type]
 
 
-def test_bad_batches_are_named() -> None:
+def test_bad_batches() -> None:
     weights = tensor.GaussianWeights(100, 6, 0)
     for x, r, message in (
         (np.zeros((0, 6)), np.zeros(0), "`inputs` must have shape"),
@@ -340,14 +340,14 @@ def _median(trials: int, m: int, d: int, count: int, activation: str, **how: Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("activation", "m"), [("elu", 10**5), ("relu", 10**5), ("softplus", 10**6)])
-def test_the_median_error_is_at_most_five_percent(activation: str, m: int) -> None:
+def test_median_error(activation: str, m: int) -> None:
     """B = 4, d = 20, |r_i| uniform in [.1, 1] with random signs, over 15 batches (5 at m = 10⁶)."""
     assert _median(15 if m == 10**5 else 5, m, 20, 4, activation)[0] <= 0.05
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["elu", "relu"])
-def test_the_error_falls_with_the_root_of_m(activation: str) -> None:
+def test_error_by_width(activation: str) -> None:
     m = np.array([20_000, 50_000, 125_000])
     errors = [_median(11, int(size), 20, 4, activation)[0] for size in m]
     assert np.polyfit(np.log(m), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.1)
@@ -355,7 +355,7 @@ def test_the_error_falls_with_the_root_of_m(activation: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["elu", "relu"])
-def test_the_distance_of_the_span_grows_with_the_root_of_d(activation: str) -> None:
+def test_span_distance_by_dimension(activation: str) -> None:
     """Two inputs: the span has d − 2 directions to err in, which tells for B = 4 and d = 10 (slope .58)."""
     d = np.array([10, 20, 40, 80])
     spans = [_median(9, 60_000, int(size), 2, activation)[1] for size in d]
@@ -363,7 +363,7 @@ def test_the_distance_of_the_span_grows_with_the_root_of_d(activation: str) -> N
 
 
 @pytest.mark.slow
-def test_the_error_over_the_batch_size() -> None:
+def test_error_by_batch_size() -> None:
     """Residuals of one sign, medians of 7 networks, m = 200,000. At B = 2, 4, 8: slope .85 of raw moments, their
     noise is the whole gradient (its constant grows with B, the rest with √B, so the slope rises to 1 with B), and .37
     with the lower orders subtracted and all orders fitted jointly, errors 4 to 7 times smaller."""
@@ -397,7 +397,7 @@ def test_the_error_over_the_batch_size() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("refined", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
+def test_error_estimates(refined: bool) -> None:
     """Noise on the gradient, some samples below it: 10 batches, every error at most 2.5 times its estimate."""
     ratios = []
     for seed in range(10):
@@ -419,7 +419,7 @@ def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
 
 
 @pytest.mark.parametrize("exponent", [-1000, -600, 900])
-def test_a_factor_of_the_gradient_changes_nothing_but_the_residuals(exponent: int) -> None:
+def test_factor_of_the_gradient(exponent: int) -> None:
     """Squares of 1e-200 vanish, and of 1e200 overflow."""
     x, r = _batch(3, 6, 1)
     weights = tensor.GaussianWeights(4000, 6, 1)

@@ -55,7 +55,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.usefixtures("_a_megabyte")
 @pytest.mark.parametrize("trick", TRICKS)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_trick_with_an_archive_is_refused_at_every_door(door: str, trick: str, tmp_path: Path) -> None:
+def test_tricks_with_archives(door: str, trick: str, tmp_path: Path) -> None:
     make, message = TRICKS[trick]
     path = tmp_path / "f.npz"
     path.write_bytes(written(_entries(door)))
@@ -72,7 +72,7 @@ def test_a_trick_with_an_archive_is_refused_at_every_door(door: str, trick: str,
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_honest_archives_of_every_kind_are_read(door: str, tmp_path: Path) -> None:
+def test_honest_archives(door: str, tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     for how in ({}, {"compression": zipfile.ZIP_DEFLATED}, {"allowZip64": True}):
         path.write_bytes(written(_entries(door), **how))
@@ -87,7 +87,7 @@ def test_honest_archives_of_every_kind_are_read(door: str, tmp_path: Path) -> No
     DOORS[door](path)
 
 
-def test_names_that_differ_in_their_spelling_only_are_ambiguous(tmp_path: Path) -> None:
+def test_ambiguous_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", members=np.arange(9.0), Members=np.arange(9.0), non_members=np.arange(9.0))
     with pytest.raises(ValueError, match="has 2 arrays or columns named"):
         audit.read_scores(tmp_path / "s.npz")
@@ -97,7 +97,7 @@ def test_names_that_differ_in_their_spelling_only_are_ambiguous(tmp_path: Path) 
         audit.read_scores(tmp_path / "s.csv")
 
 
-def test_scores_that_grow_as_they_are_read_are_counted_as_they_will_be(tmp_path: Path) -> None:
+def test_growing_scores(tmp_path: Path) -> None:
     """Truth values of one byte become float64: 16 MiB of them are 128."""
     values = np.zeros(2**24, np.uint8)
     np.savez_compressed(tmp_path / "s.npz", members=values, non_members=values[:9])
@@ -118,7 +118,7 @@ def _peak(call: Callable[[], object]) -> int:
 
 
 @pytest.mark.full
-def test_reading_takes_little_more_than_what_is_read(tmp_path: Path) -> None:
+def test_memory_of_reading(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=2**20)
     np.savez(tmp_path / "a.npz", members=values, non_members=values)
@@ -137,7 +137,7 @@ def test_reading_takes_little_more_than_what_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_a_megabyte")
-def test_a_trace_that_compresses_beyond_the_limit_is_read_again(tmp_path: Path) -> None:
+def test_compressed_trace(tmp_path: Path) -> None:
     short = Trace.load(TRACE)
     steps = 60_000
     fields = {**vars(short)}

@@ -45,7 +45,7 @@ def _types(value: Any) -> Any:
 
 @pytest.mark.full
 @given(ANY)
-def test_any_value_survives_json_and_npz(value: Any) -> None:
+def test_round_trip(value: Any) -> None:
     text = json.dumps(to_plain(value, Any), allow_nan=False)
     for back in (from_plain(json.loads(text), Any), from_npz(io.BytesIO(to_npz(value, Any)), Any)):
         assert equal(back, value)
@@ -79,7 +79,7 @@ HEIR = Heir(
 )  # fmt: skip
 
 
-def test_dataclasses_survive_and_read_plainly() -> None:
+def test_dataclasses() -> None:
     plain = HEIR.to_dict()
     assert plain == {
         "schema": "test.heir/1", "value": [1.0, "inf"], "mode": "a", "steps": [[1, None], [2, 0.5]],
@@ -130,12 +130,12 @@ def _with(**changes: Any) -> dict[str, Any]:
         (_with(value={"array": "elsewhere"}), "`value` lacks the array 'elsewhere'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_place(data: Any, message: str) -> None:
+def test_bad_values(data: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Heir.from_dict(data)
 
 
-def test_a_file_chooses_among_named_classes_only() -> None:
+def test_named_classes_only() -> None:
     written = to_plain({"a": HEIR})
     assert written["a"]["class"] == "Heir"
     with pytest.raises(ValueError, match="`a` must be an object of a class that is known here, got class 'Heir'"):
@@ -143,14 +143,14 @@ def test_a_file_chooses_among_named_classes_only() -> None:
     assert from_plain(written, dict, classes=(Heir,)) == {"a": HEIR}
 
 
-def test_what_no_file_holds_is_refused() -> None:
+def test_unwritable_values() -> None:
     for value, place in (({"a": [object()]}, "a.0"), (Base(value=np.array([1j])), "value"), ({1, 2}, "it")):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=f"{place} is a.* which no file of leakcore's holds"):
             to_plain(value)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_text_beyond_unicode_is_refused(order: str) -> None:
+def test_bad_text(order: str) -> None:
     """NumPy makes a string of it that ends in a SystemError wherever it is shown."""
     points = np.array([ord("{"), 0x110000, ord("}")], f"{order}u4")
     file = io.BytesIO()

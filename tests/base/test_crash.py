@@ -51,12 +51,12 @@ def _check_a_write(root: Path, write: Write, old: str | None) -> int:
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, old: str | None) -> None:
+def test_atomic_file(tmp_path: Path, old: str | None) -> None:
     assert _check_a_write(tmp_path, write_atomically, old) > 8
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_the_check_notices_a_write_without_syncs(tmp_path: Path, old: str | None) -> None:
+def test_file_control(tmp_path: Path, old: str | None) -> None:
     with pytest.raises(AssertionError):
         _check_a_write(tmp_path, _naive, old)
 
@@ -108,13 +108,13 @@ def _check_a_run_folder(root: Path, elsewhere: Path) -> int:
     return number
 
 
-def test_a_run_folder_loses_nothing_that_was_sealed(tmp_path: Path) -> None:
+def test_sealed_pieces(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "crashed").mkdir()
     assert _check_a_run_folder(tmp_path / "one", tmp_path / "crashed") > 100
 
 
-def test_the_check_notices_a_folder_that_is_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "crashed").mkdir()
     # Of `remove`: pieces would go before their folder.
@@ -141,7 +141,7 @@ def _trained(out: Path, report: Callable[[int], object]) -> np.ndarray:
     return result.parameters
 
 
-def test_a_checkpoint_loses_no_run_that_was_reported(tmp_path: Path) -> None:
+def test_reported_runs(tmp_path: Path) -> None:
     root = tmp_path / "one"
     root.mkdir()
     recorder = Recorder(root)

@@ -18,14 +18,14 @@ APART = [
 ]  # fmt: skip
 
 
-def test_other_values_have_other_digests() -> None:
+def test_different_values() -> None:
     digests = [digest(*parts) for parts in APART]
     alike = [(a, b) for a, b in itertools.combinations(range(len(APART)), 2) if digests[a] == digests[b]]
     assert alike == []
     assert all(len(d) == 64 and set(d) <= set("0123456789abcdef") for d in digests)
 
 
-def test_equal_values_have_one_digest() -> None:
+def test_equal_values() -> None:
     assert digest((1, [2.5, "x"])) == digest([1, (2.5, "x")])
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
     grid = np.arange(12.0).reshape(3, 4)
@@ -37,7 +37,7 @@ def test_equal_values_have_one_digest() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), 1j, range(3)])
-def test_what_has_no_digest_is_refused(value: object) -> None:
+def test_unhashable_values(value: object) -> None:
     with pytest.raises(
         TypeError, match=r"a digest is of (arrays of )?numbers.*, got (an array of )?(object|set|complex|range)"
     ):

@@ -81,7 +81,7 @@ def fits(plain: Any, schema: Mapping[str, Any], schemas: JsonSchemas) -> bool:
         ({"a": [1, None]}, Any),
     ],
 )
-def test_what_the_codec_writes_fits(value: Any, kind: Any) -> None:
+def test_codec_values(value: Any, kind: Any) -> None:
     schemas = JsonSchemas([Heir])
     assert fits(to_plain(value, kind), schemas.of(kind), schemas)
 
@@ -114,7 +114,7 @@ def test_what_the_codec_writes_fits(value: Any, kind: Any) -> None:
         ({"class": "Base", "number": 1.0, "tree": []}, Heir),
     ],
 )
-def test_what_the_codec_does_not_read_does_not_fit(plain: Any, kind: Any) -> None:
+def test_bad_codec_values(plain: Any, kind: Any) -> None:
     schemas = JsonSchemas([Heir])
     assert not fits(plain, schemas.of(kind), schemas)
     with pytest.raises(ValueError):
@@ -131,19 +131,19 @@ def test_what_the_codec_does_not_read_does_not_fit(plain: Any, kind: Any) -> Non
         ({"low": 1.0, "words": ["inf", "a"]}, Words),
     ],
 )
-def test_what_jsonable_makes_fits(value: Any, kind: Any) -> None:
+def test_jsonable_values(value: Any, kind: Any) -> None:
     schemas = JsonSchemas()
     assert fits(jsonable(value), schemas.of_jsonable(kind), schemas)
 
 
-def test_what_jsonable_does_not_make_does_not_fit() -> None:
+def test_bad_jsonable_values() -> None:
     schemas = JsonSchemas()
     assert not fits({"class": "Heir", "number": 1.0, "tree": []}, schemas.of_jsonable(Heir), schemas)
     assert not fits({"low": 1.0}, schemas.of_jsonable(Words), schemas)
     assert not fits([["a"]], schemas.of_jsonable(np.ndarray), schemas)
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_classes_of_one_name() -> None:
     other = dataclasses.make_dataclass("Base", [("word", str)])
     schemas = JsonSchemas()
     schemas.of(Base)
@@ -151,6 +151,6 @@ def test_two_classes_of_one_name_are_refused() -> None:
         schemas.of(other)
 
 
-def test_a_type_that_no_json_holds_is_refused() -> None:
+def test_types_without_json() -> None:
     with pytest.raises(TypeError, match="no JSON has a value of this type"):
         JsonSchemas().of(Callable[[], str])

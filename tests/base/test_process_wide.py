@@ -11,7 +11,7 @@ from leakcore._base.process_wide import quiet
 from tests.tolerances import HANG
 
 
-def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:
+def test_overlapping_blocks() -> None:
     before = list(warnings.filters)
     inside, out = threading.Event(), threading.Event()
 
@@ -34,7 +34,7 @@ def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:
         warnings.warn("second", stacklevel=1)
 
 
-def test_an_error_inside_lifts_the_filter() -> None:
+def test_error_inside_a_block() -> None:
     before = list(warnings.filters)
 
     def fails() -> None:

@@ -27,7 +27,7 @@ def result(**changes: object) -> Result:
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_to_json_is_strict_json_with_infinities_as_words() -> None:
+def test_json() -> None:
     text = result(value=np.array([1.0, math.inf, -math.inf, math.nan]), interval=None).to_json()
     data = json.loads(text, parse_constant=lambda word: pytest.fail(f"bare {word} in JSON"))
     assert data["value"] == [1.0, "inf", "-inf", "nan"]
@@ -35,7 +35,7 @@ def test_to_json_is_strict_json_with_infinities_as_words() -> None:
     assert data["assumptions"] == {"adjacency": "add-remove", "attacker": "sees everything", "notes": []}
 
 
-def test_results_are_frozen_and_equal_by_value() -> None:
+def test_frozen_and_equal() -> None:
     one = result(value=np.array([1.0, math.nan]))
     with pytest.raises(AttributeError):
         one.value = 2.0  # type: ignore[misc]
@@ -48,7 +48,7 @@ def test_results_are_frozen_and_equal_by_value() -> None:
         assert one != other
 
 
-def test_kind_is_checked() -> None:
+def test_kind() -> None:
     with pytest.raises(ValueError, match="`kind` must be 'upper', 'lower' or 'estimate', got 'exact'"):
         result(kind="exact")
 
@@ -58,19 +58,19 @@ def test_adjacency_spellings(name: str) -> None:
     assert parse_adjacency(name) == "add-remove"
 
 
-def test_unknown_adjacency_names_value_and_choices() -> None:
+def test_unknown_adjacency() -> None:
     with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace', got 'swap'"):
         parse_adjacency("swap")
 
 
-def test_two_adjacencies_are_not_compared() -> None:
+def test_two_adjacencies() -> None:
     replace = result(assumptions=Assumptions("replace", "sees everything"))
     with pytest.raises(ValueError, match=r"cannot compare a result under add-remove adjacency .* replace adjacency"):
         require_same_adjacency(result(), replace)
     assert require_same_adjacency(result(), result()) == "add-remove"
 
 
-def test_a_number_is_read_as_one() -> None:
+def test_arithmetic() -> None:
     one = result(value=1.23456789)
     assert float(one) == 1.23456789
     assert f"{one:.3f}" == "1.235"
@@ -81,7 +81,7 @@ def test_a_number_is_read_as_one() -> None:
             read()
 
 
-def test_results_are_compared_with_numbers_and_with_each_other() -> None:
+def test_comparison() -> None:
     low, high = result(value=1.0), result(value=2.0)
     assert low < high
     assert low <= result(value=1.0)
@@ -114,7 +114,7 @@ def _at(**changes: Any) -> _At:
         (_at(kappa=0.2), "one is at kappa = 0.1, the other at kappa = 0.2"),
     ],
 )
-def test_numbers_of_different_adjacency_delta_quantity_or_place_are_not_compared(other: _At, message: str) -> None:
+def test_incomparable_numbers(other: _At, message: str) -> None:
     for compare in (operator.lt, operator.le, operator.gt, operator.ge):
         with pytest.raises(ValueError, match=f"cannot compare .*{message}"):
             compare(_at(), other)
@@ -122,7 +122,7 @@ def test_numbers_of_different_adjacency_delta_quantity_or_place_are_not_compared
     assert _at() <= _at(value=9.0)
 
 
-def test_a_table_is_never_better_than_the_number() -> None:
+def test_table_rounding() -> None:
     text = str(result(value=0.12345612, kind="lower", interval=(0.12345612, 0.99999961), confidence=0.99))
     assert text.splitlines() == [
         "Result: number",
@@ -137,13 +137,13 @@ def test_a_table_is_never_better_than_the_number() -> None:
     assert "&lt;b&gt;" in result(method="<b>")._repr_html_()
 
 
-def test_a_decorator_does_not_put_its_own_methods_in_the_place_of_ours() -> None:
+def test_own_methods_with_a_decorator() -> None:
     assert _At.__eq__ is Result.__eq__
     assert _At.__hash__ is Result.__hash__
     assert _At.__repr__ is Result.__repr__
 
 
-def test_a_frame_has_a_row_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     grid = result(value=np.arange(6.0).reshape(2, 3), interval=(np.zeros((2, 3)), np.ones((2, 3))), confidence=0.9)
     frame = grid.to_frame()
@@ -156,7 +156,7 @@ def test_a_frame_has_a_row_for_each_value(monkeypatch: pytest.MonkeyPatch) -> No
         grid.to_frame()
 
 
-def test_a_table_in_four_forms() -> None:
+def test_table_formats() -> None:
     table = Table(("name", "σ"), [("a|b", "1"), ("<i>\x1b", "2.5")])
     assert table.to_text().splitlines()[:3] == ["name  σ", "────  ───", "a|b   1"]
     assert "<td>&lt;i&gt;\\u001b</td><td>2.5</td>" in table.to_html()

@@ -21,13 +21,13 @@ KEYS = {"steps": "trace.steps", "mechanism": "trace.sample_rate", "sample_rate":
         ("[steps]: no such section", "[steps]: no such section"),
     ],
 )
-def test_arguments_get_other_names_and_words_do_not(message: str, expected: str) -> None:
+def test_renamed_arguments(message: str, expected: str) -> None:
     assert renamed(message, KEYS) == expected
     assert renamed(message, {}) == message
 
 
 @pytest.mark.parametrize("kind", [ValueError, TypeError, FloatingPointError, MemoryError])
-def test_errors_keep_their_type(kind: type[Exception]) -> None:
+def test_error_types(kind: type[Exception]) -> None:
     def fail() -> None:
         with renaming(KEYS):
             raise kind("steps=3 overflowed")
@@ -36,6 +36,6 @@ def test_errors_keep_their_type(kind: type[Exception]) -> None:
         fail()
 
 
-def test_errors_with_more_than_a_message_are_left_alone() -> None:
+def test_errors_with_more_than_a_message() -> None:
     with pytest.raises(UnicodeDecodeError, match="steps=3"), renaming(KEYS):
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "steps=3")

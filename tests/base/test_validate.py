@@ -23,35 +23,35 @@ from leakcore._base import validate as check
         (check.seed, -1, r"`sigma` must be in \[0, 18446744073709551615\], got -1"),
     ],
 )
-def test_values_outside_the_range_are_named(validator: Callable[..., Any], value: float, message: str) -> None:
+def test_ranges(validator: Callable[..., Any], value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         validator(sigma=value)
 
 
 @pytest.mark.parametrize("value", ["1", None, True, 1 + 2j])
-def test_what_is_not_a_real_number_is_a_type_error(value: object) -> None:
+def test_real_numbers(value: object) -> None:
     with pytest.raises(TypeError, match=r"`sigma` must be a real number, got ('1'|None|True|.1.2j.)"):
         check.positive(sigma=value)
 
 
 @pytest.mark.parametrize("value", [1.0, "3", True])
-def test_what_is_not_an_integer_is_a_type_error(value: object) -> None:
+def test_integers(value: object) -> None:
     with pytest.raises(TypeError, match=r"`steps` must be an integer, got (1.0|'3'|True)"):
         check.integer(steps=value)
 
 
-def test_accepted_values_come_back_plain() -> None:
+def test_accepted_values() -> None:
     assert type(check.positive(sigma=np.float32(2))) is float
     assert type(check.integer(steps=np.int64(3))) is int
     assert check.one_of("a", "b", mode="a") == "a"
 
 
-def test_one_of_names_the_choices() -> None:
+def test_choices() -> None:
     with pytest.raises(ValueError, match="`mode` must be 'a' or 'b', got 'c'"):
         check.one_of("a", "b", mode="c")
 
 
-def test_arrays_name_the_first_bad_entry() -> None:
+def test_arrays() -> None:
     with pytest.raises(ValueError, match=r"`kappa\[1, 0\]` must be in \(0, 1\], got 2.0"):
         check.real_array("in (0, 1]", lambda v: (v > 0) & (v <= 1), kappa=[[0.5, 1.0], [2.0, 3.0]])
     with pytest.raises(ValueError, match=r"`kappa` must be in \(0, 1\], got nan"):

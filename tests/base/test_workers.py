@@ -105,21 +105,21 @@ WORK: dict[str, Callable[[Executor], Any]] = {
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_a_worker_of_another_version_is_refused_by_name(name: str, other: ProcessPoolExecutor) -> None:
+def test_another_version(name: str, other: ProcessPoolExecutor) -> None:
     with pytest.raises(
         RuntimeError, match=r'another leakcore: versions.leakcore is "0.0.1" there, "' + leakcore.__version__
     ):
         WORK[name](other)
 
 
-def test_another_state_of_the_source_is_refused(edited: ProcessPoolExecutor) -> None:
+def test_another_source(edited: ProcessPoolExecutor) -> None:
     with pytest.raises(RuntimeError, match="another leakcore: source is "):
         _ensemble(edited)
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not OTHER_TIER, reason="this machine has one instruction tier")
-def test_another_tier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.build_info()  # the tier of this process is chosen
     monkeypatch.setenv("LEAKCORE_ISA", OTHER_TIER)
     with _pool() as executor:
@@ -148,19 +148,19 @@ except RuntimeError as refused:
 
 
 @pytest.mark.skipif(not OTHER_TIER, reason="this machine has one instruction tier")
-def test_a_fork_of_another_tier_is_refused() -> None:
+def test_forked_tier() -> None:
     """It is this very program, and yet computes otherwise."""
     done = subprocess.run([sys.executable, "-c", _FORKED, OTHER_TIER], capture_output=True, text=True, check=True)
     assert f'arithmetic.simd is "{OTHER_TIER}" there' in done.stdout
 
 
-def test_workers_of_this_leakcore_are_taken() -> None:
+def test_same_workers() -> None:
     with _pool() as processes, ThreadPoolExecutor(1) as threads:
         for executor in (processes, threads):
             assert list(in_order(abs, [-1, -2, -3], executor)) == [1, 2, 3]
 
 
-def test_the_identity_is_plain_values() -> None:
+def test_identity() -> None:
     identity = process_identity()
     assert set(identity) == {"versions", "source", "arithmetic"}
     assert difference(identity, identity) == ""
@@ -169,7 +169,7 @@ def test_the_identity_is_plain_values() -> None:
 
 
 @pytest.mark.full
-def test_all_work_goes_to_workers_with_the_identity() -> None:
+def test_work_with_the_identity() -> None:
     """`executor.submit` and `executor.map` are called in one place; threads of this process need no identity."""
     calls = {
         (path.relative_to(PACKAGE).as_posix(), node.func.value.id if isinstance(node.func.value, ast.Name) else "?")

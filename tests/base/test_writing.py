@@ -36,14 +36,14 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("bits", [0o077, 0o022, 0o027, 0o002])
-def test_a_new_file_has_the_mode_of_any_new_file(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
+def test_mode_of_a_new_file(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
     mask(bits)
     write_atomically(tmp_path / "new" / "report.json", "x")
     (tmp_path / "plain").write_text("x")
     assert mode(tmp_path / "new" / "report.json") == mode(tmp_path / "plain") == 0o666 & ~bits
 
 
-def test_the_mask_of_the_process_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(bits: int) -> int:
         raise AssertionError("umask was called")
 
@@ -53,7 +53,7 @@ def test_the_mask_of_the_process_is_never_touched(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("bits", [0o600, 0o640, 0o400, 0o664, 0o700, 0o444])
-def test_a_file_keeps_its_mode(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
+def test_kept_mode(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     path.chmod(bits)
@@ -63,7 +63,7 @@ def test_a_file_keeps_its_mode(tmp_path: Path, mask: Callable[[int], None], bits
     assert (mode(path), path.read_text()) == (bits, "new")
 
 
-def test_nobody_may_read_it_while_it_is_written(tmp_path: Path, mask: Callable[[int], None]) -> None:
+def test_mode_while_writing(tmp_path: Path, mask: Callable[[int], None]) -> None:
     mask(0)
     path = tmp_path / "report.json"
     path.write_text("old")
@@ -76,7 +76,7 @@ def test_nobody_may_read_it_while_it_is_written(tmp_path: Path, mask: Callable[[
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_keeps_owner_and_group(tmp_path: Path) -> None:
+def test_owner_and_group(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     os.chown(path, 12345, 23456)
@@ -86,9 +86,7 @@ def test_a_file_keeps_owner_and_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0o640, 0o600), (0o644, 0o644), (0o660, 0o600), (0o604, 0o600)])
-def test_without_its_group_nobody_may_more_than_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
-) -> None:
+def test_missing_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     path.chmod(before)
@@ -117,7 +115,7 @@ def _access_lists(folder: Path) -> None:
         pytest.skip("a file system without access lists")
 
 
-def test_an_access_list_is_dropped_on_the_narrow_side(tmp_path: Path) -> None:
+def test_access_list(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     try:
@@ -129,7 +127,7 @@ def test_an_access_list_is_dropped_on_the_narrow_side(tmp_path: Path) -> None:
     assert mode(path) & 0o077 == 0
 
 
-def test_a_private_file_stays_private_in_a_folder_that_hands_rights_down(tmp_path: Path) -> None:
+def test_private_file_and_default_acl(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     path.chmod(0o660)
@@ -139,7 +137,7 @@ def test_a_private_file_stays_private_in_a_folder_that_hands_rights_down(tmp_pat
     assert mode(path) == 0o660
 
 
-def test_a_read_only_file_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.json"
     path.write_text('{"schema": "leakcore.audit/1"}')
     path.chmod(0o444)
@@ -153,7 +151,7 @@ def test_a_read_only_file_is_refused_before_any_work(tmp_path: Path, monkeypatch
     assert "schema" in path.read_text()
 
 
-def test_other_names_of_a_file_keep_the_old_content(tmp_path: Path) -> None:
+def test_other_links(tmp_path: Path) -> None:
     path, other = tmp_path / "report.json", tmp_path / "copy.json"
     path.write_text("old")
     os.link(path, other)
@@ -161,7 +159,7 @@ def test_other_names_of_a_file_keep_the_old_content(tmp_path: Path) -> None:
     assert (path.read_text(), other.read_text()) == ("new", "old")
 
 
-def test_a_private_file_behind_links_stays_private_and_linked(tmp_path: Path) -> None:
+def test_private_file_behind_links(tmp_path: Path) -> None:
     target = tmp_path / "safe" / "real.json"
     target.parent.mkdir()
     target.write_text("old")
@@ -179,14 +177,14 @@ def test_a_private_file_behind_links_stays_private_and_linked(tmp_path: Path) ->
         write_atomically(tmp_path / "loop", "x")
 
 
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+def test_folder_as_a_file(tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(CannotWrite, match=r"report\.json: cannot be written \(Is a directory\)"):
         write_atomically(tmp_path / "report.json", "x")
     assert left(tmp_path) == ["report.json"]
 
 
-def test_the_longest_name_is_written(tmp_path: Path) -> None:
+def test_longest_name(tmp_path: Path) -> None:
     for name in ("n" * 255, "ü" * 127):
         write_atomically(tmp_path / name, "x")
         assert (tmp_path / name).read_text() == "x"
@@ -194,9 +192,7 @@ def test_the_longest_name_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["open", "fdopen", "fsync", "replace", "chmod", "mkdir"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_a_failing_disk_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: int
-) -> None:
+def test_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: int) -> None:
     folder = tmp_path / "there" if what != "mkdir" else tmp_path / "not" / "there"
     path = folder / "report.json"
     if what != "mkdir":
@@ -216,18 +212,26 @@ def test_a_failing_disk_leaves_the_old_file_and_nothing_else(
         assert (left(folder), path.read_text()) == (["report.json"], "old")
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["the block", "replace"])
+def test_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     def arriving() -> None:
         with replacing(tmp_path / "data.gz") as file:
             file.write(b"half")
-            raise KeyboardInterrupt
+            if place == "the block":
+                interrupted()
 
+    (tmp_path / "data.gz").write_text("old")
+    if place != "the block":
+        monkeypatch.setattr(os, place, interrupted)
     with pytest.raises(KeyboardInterrupt):
         arriving()
-    assert left(tmp_path) == []
+    assert (left(tmp_path), (tmp_path / "data.gz").read_text()) == (["data.gz"], "old")
 
 
-def test_a_file_system_that_syncs_no_folders_causes_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_without_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fsync
 
     def fsync(handle: int) -> None:
@@ -240,7 +244,7 @@ def test_a_file_system_that_syncs_no_folders_causes_no_failure(tmp_path: Path, m
     assert (tmp_path / "a" / "b" / "report.json").read_text() == "x"
 
 
-def test_a_folder_is_made_while_another_run_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run that ends removes the folder above, which it left empty, just before and just after it is used."""
     wanted, real, removed = tmp_path / "partial" / "one", os.mkdir, []
 
@@ -260,7 +264,7 @@ def test_a_folder_is_made_while_another_run_removes_it(tmp_path: Path, monkeypat
     assert len(removed) == 9
 
 
-def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
+def test_trial_of_a_place(tmp_path: Path) -> None:
     require_writable(tmp_path / "new")
     assert left(tmp_path / "new") == []
     (tmp_path / "new" / "report").mkdir()
@@ -272,7 +276,7 @@ def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
         _writing.try_writing(tmp_path)
 
 
-def test_a_device_that_is_full_says_so() -> None:
+def test_full_device() -> None:
     with pytest.raises(CannotWrite, match=r"/dev/full: cannot be written \(No space left on device\)"):
         write_atomically(Path("/dev/full"), "x")
 
@@ -293,7 +297,7 @@ _WRITERS = {
 
 
 @pytest.mark.full
-def test_every_file_is_written_by_the_one_writer() -> None:
+def test_one_writer() -> None:
     package = Path(_writing.__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         where = str(path.relative_to(package))
@@ -357,7 +361,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("reserved", [False, True])
-def test_it_is_private(name: str, reserved: bool, tmp_path: Path) -> None:
+def test_private_folder(name: str, reserved: bool, tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     if reserved:
         path.touch()
@@ -365,16 +369,3 @@ def test_it_is_private(name: str, reserved: bool, tmp_path: Path) -> None:
     WRITERS[name](path)
     assert path.stat().st_size > 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_permissions_that_somebody_gave_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "trace.npz"
-    _trace().save(path)
-    path.chmod(0o640)
-    _trace().save(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_reports_follow_the_mask(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "report.json", "{}")
-    assert stat.S_IMODE((tmp_path / "report.json").stat().st_mode) == 0o644

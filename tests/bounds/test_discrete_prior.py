@@ -37,7 +37,7 @@ def test_discrete_prior() -> None:
 
 
 @pytest.mark.full
-def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chords_of_many_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     prior = np.arange(1.0, 8.0) / 28.0
     fine = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
     monkeypatch.setattr(sys.modules["leakcore.bounds.discrete_prior"], "_NODES", 5)
@@ -49,7 +49,7 @@ def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("exponent", [1.0, 2.0])
 @pytest.mark.parametrize("size", [100, 10_000])
 @pytest.mark.parametrize("sigma", [1.0, 3.0])
-def test_chords_of_heavy_tailed_priors_add_little(exponent: float, size: int, sigma: float) -> None:
+def test_chords_of_heavy_tails(exponent: float, size: int, sigma: float) -> None:
     """Against the dual over all weights, with the Gaussian pair's δ in closed form."""
     prior = np.arange(1, size + 1.0) ** -exponent
     prior /= prior.sum()
@@ -77,7 +77,7 @@ def test_discrete_prior_unreachable_tails() -> None:
 
 
 @pytest.mark.full
-def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discrete_prior_with_little_leakage(monkeypatch: pytest.MonkeyPatch) -> None:
     """To first order L is N(0, s²), s = q√T/σ: two candidates that share the largest weight p win 2pφ(0)s."""
     for sigma, q, steps in ((1e4, 0.1, 100), (1e5, 0.1, 100), (3e5, 0.01, 10), (1e6, 0.5, 1000)):
         tied = bounds.discrete_prior(sigma, q, steps, prior=[0.4, 0.4, 0.2])

@@ -27,7 +27,7 @@ def _call(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_bundled_digit_with_its_picture(tmp_path: Path) -> None:
+def test_bundled_digit(tmp_path: Path) -> None:
     code, text = _call("--dataset", "digits", "--restarts", "2", "--out", str(tmp_path), "--quiet")
     assert code == 0, text
     assert text.count("restart") == 2
@@ -37,7 +37,7 @@ def test_a_bundled_digit_with_its_picture(tmp_path: Path) -> None:
     assert np.load(tmp_path / "inversion.npz")["reconstructions"].shape == (1, 1, 8, 8)
 
 
-def test_noise_hides_the_digit() -> None:
+def test_noise() -> None:
     code, text = _call(
         "--dataset", "digits", "--restarts", "1", "--noise-std", "1", "--iterations", "60", "--json", "--quiet"
     )
@@ -46,7 +46,7 @@ def test_noise_hides_the_digit() -> None:
     assert content["quality"][0]["ssim"][0] < 0.7
 
 
-def test_a_defence_by_its_spelling_and_a_falling_prior() -> None:
+def test_defence_and_falling_prior() -> None:
     common = ("--dataset", "digits", "--restarts", "1", "--json", "--quiet")
     plain, pruned = (
         _call(*common, *more, "--total-variation", "1e-2,1e-4", "--iterations", "120")
@@ -95,7 +95,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`--shape` must be numbers between commas, as 3,32,32, got 'a,b'" in text
 
 
-def test_a_defence_on_a_model_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defence_on_a_users_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --gradient that of the batch is attacked, under the defence."""
     (tmp_path / "nets_to_defend.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
@@ -125,13 +125,6 @@ def test_a_defence_on_a_model_of_the_users(tmp_path: Path, monkeypatch: pytest.M
 def test_bad_options() -> None:
     assert _call("--dataset", "digits", "--gradient", "g.npz")[0] == 2
     assert _call("--gradient", "g.npz")[0] == 2
-    code, text = _call("--dataset", "digits", "--num-rows", "0", "--quiet")
+    code, text = _call("--dataset", "digits", "--noise-std", "-1", "--quiet")
     assert code == 2
-    assert "'--num-rows': 0 is not in the range 1<=x<=65536" in text
-    for value, refusal in (
-        ("-1", "`--noise-std` must be at least 0, got -1.0"),
-        ("nan", "'--noise-std': it must be a finite number"),
-    ):
-        code, text = _call("--dataset", "digits", "--noise-std", value, "--quiet")
-        assert code == 2
-        assert refusal in text
+    assert "`--noise-std` must be at least 0, got -1.0" in text

@@ -59,7 +59,7 @@ FILES = ("--model", "nets_of_mine:build", "--weights", "net.safetensors")
 @pytest.mark.parametrize(
     "only", [(), ("--parameter", "2.weight"), ("--parameter", "0.weight", "--parameter", "0.bias")]
 )
-def test_labels_come_back_from_files(saved, kind, only) -> None:
+def test_labels_from_files(saved, kind, only) -> None:
     code, out, err = run(
         *FILES, "--batch", "batch.npz", "--gradient", f"gradient.{kind}", *only, "--noise-std", "0", "--json"
     )
@@ -74,7 +74,7 @@ def test_labels_come_back_from_files(saved, kind, only) -> None:
     assert report["parameters"] == list(only[1::2]) or (not only and len(report["parameters"]) == 4)
 
 
-def test_what_is_printed_says_what_it_is_worth(saved) -> None:
+def test_printed_meaning(saved) -> None:
     code, out, _ = run(*FILES, "--batch", "batch.safetensors", "--gradient", "gradient.npz")
     assert code == 0
     assert "labels      0 1 1 0 1 0 0 0" in out
@@ -116,7 +116,7 @@ def test_what_is_printed_says_what_it_is_worth(saved) -> None:
         (("--dataset", "cancer", "--data", "."), "risk_factors_cervical_cancer.csv"),
     ],
 )
-def test_bad_input_is_exit_code_2_with_the_reason(saved, arguments, message) -> None:
+def test_bad_input(saved, arguments, message) -> None:
     Path("text.npz").write_text("no archive", encoding="utf-8")
     code, _, err = run(*arguments)
     assert code == 2, err
@@ -124,7 +124,7 @@ def test_bad_input_is_exit_code_2_with_the_reason(saved, arguments, message) -> 
     assert "Traceback" not in err
 
 
-def test_labels_of_another_length_are_refused(saved) -> None:
+def test_labels_of_another_length(saved) -> None:
     with np.load("batch.npz") as file:
         np.savez("short.npz", inputs=file["inputs"], labels=file["labels"][:3])
     code, _, err = run(*FILES, "--batch", "short.npz", "--gradient", "gradient.npz")
@@ -133,7 +133,7 @@ def test_labels_of_another_length_are_refused(saved) -> None:
 
 
 @needs_data
-def test_the_papers_data_without_noise_gives_every_determined_label() -> None:
+def test_paper_data_without_noise() -> None:
     code, out, err = run("--dataset", "cancer", "--batches", "4", "--data", str(DATA), "--json")
     assert code == 0, err
     report = json.loads(out)
@@ -144,7 +144,7 @@ def test_the_papers_data_without_noise_gives_every_determined_label() -> None:
 
 
 @needs_data
-def test_the_papers_data_with_noise_has_a_finite_bound_below_the_mechanisms() -> None:
+def test_paper_data_with_noise() -> None:
     code, out, err = run(
         "--dataset", "cancer", "--batches", "4", "--data", str(DATA), "--noise-multiplier", "0.5", "--json"
     )

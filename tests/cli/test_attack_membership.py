@@ -71,7 +71,7 @@ def _rows() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def test_every_attack_that_the_files_allow_is_made_and_the_others_say_what_they_lack() -> None:
+def test_attacks_by_files() -> None:
     weights = ("--weights", "0-20.safetensors", "--weights", "0-60.safetensors")
     code, out, err = run(*FILES, *weights, *REFERENCES, "--out", "scores", "--json")
     assert code == 0, err
@@ -89,7 +89,7 @@ def test_every_attack_that_the_files_allow_is_made_and_the_others_say_what_they_
         assert report_of_file.at_fpr[1].value == pytest.approx(report["attacks"][name]["rates"][1]["value"])
 
 
-def test_the_scores_are_the_librarys() -> None:
+def test_scores_against_the_library() -> None:
     code, _, err = run(*FILES, "--weights", "0-60.safetensors", *REFERENCES, "--attack", "rmia", "--out", "only")
     assert code == 0, err
     assert [path.name for path in Path("only").iterdir()] == ["rmia.npz"]
@@ -110,7 +110,7 @@ def test_the_scores_are_the_librarys() -> None:
         np.testing.assert_array_equal(written["membership"], rows["members"])
 
 
-def test_a_table_is_printed_and_the_audit_reads_the_file() -> None:
+def test_table_and_audit_file() -> None:
     code, out, err = run(*FILES, "--weights", "0-60.safetensors", "--out", "table")
     assert code == 0, err
     lines = out.splitlines()
@@ -132,13 +132,13 @@ def test_a_table_is_printed_and_the_audit_reads_the_file() -> None:
         (("--weights", "absent.safetensors"), "absent.safetensors"),
     ],
 )
-def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input(arguments: tuple[str, ...], message: str) -> None:
     code, _, err = run(*FILES, *arguments)
     assert code == 2
     assert message in err
 
 
-def test_bad_rows_are_named() -> None:
+def test_bad_rows() -> None:
     rows = _rows()
     for change, message in (
         ({"members": None}, "bad.npz: holds no array named members"),

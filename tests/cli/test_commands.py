@@ -21,7 +21,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leakcore", "bound", "--kappa", "2"], capture_output=True, text=True, check=False
     )
@@ -32,14 +32,14 @@ def test_the_package_runs_as_a_module() -> None:
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1")
 
 
-def test_bound_prints_the_known_number_with_its_guarantee() -> None:
+def test_bound() -> None:
     code, out, _ = run(*BOUND, "--num-candidates", "10")
     assert code == 0
     assert "0.3891" in out
     assert "upper, deterministic, add/remove adjacency" in out
 
 
-def test_bound_needs_neither_torch_nor_the_slow_parts_of_scipy() -> None:
+def test_imports_of_bound() -> None:
     code = (
         "import sys; from leakcore.cli import main\n"
         f"try: main({[*BOUND, '--num-candidates', '10']!r})\n"
@@ -59,13 +59,13 @@ def test_bound_as_json() -> None:
     assert data["value"] == pytest.approx(0.389143691645361, abs=1e-12)
 
 
-def test_bound_of_a_tiny_prior_is_shown_by_its_logarithm() -> None:
+def test_bound_of_a_tiny_prior() -> None:
     code, out, _ = run(*BOUND, "--log-kappa", "-1086.8547791179942")
     assert code == 0
     assert "exp(-10" in out
 
 
-def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> None:
+def test_estimates() -> None:
     code, out, _ = run(*BOUND, "--kappa", "0.1", "--method", "monte-carlo", "--num-samples", "10000")
     assert code == 0
     assert "estimate, no guarantee, add/remove adjacency" in out
@@ -81,36 +81,17 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
     [
         ((*BOUND,), "give exactly one of --num-candidates, --kappa, --log-kappa (given: none)"),
         ((*BOUND, "--num-candidates", "10", "--kappa", "0.1"), "given: --num-candidates, --kappa"),
-        ((*BOUND, "--num-candidates", "0"), "`--num-candidates` must be at least 1, got 0"),
         ((*BOUND, "--kappa", "1.5"), "`--kappa` must be in (0, 1], got 1.5"),
         ((*BOUND, "--kappa", "0.1", "--method", "guess"), "`--method` must be 'auto', 'closed-form', "),
-        (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10"), "-1"),
-        (
-            (
-                "bound",
-                "--noise-multiplier",
-                "1",
-                "--sample-rate",
-                "0.001",
-                "--steps",
-                "100",
-                "--log-kappa",
-                "-1086",
-                "--method",
-                "exact",
-            ),
-            "pld",
-        ),
-        (("audit", "run", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
+        ((*BOUND[:3], *"--sample-rate 0.001 --steps 100 --log-kappa -1086 --method exact".split()), "pld"),
         (
             ("audit", "run", "--epsilon", "1", "--noise-multiplier", "1"),
             "`--noise-multiplier` must be given, exactly one",
         ),
-        (("audit", "run", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
         (("audit", "run", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
     ],
 )
-def test_bad_input_is_exit_code_2_with_the_reason(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_bad_input(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     extra = ("--out", str(tmp_path)) if arguments[0] == "audit" else ()
     code, _, err = run(*arguments, *extra)
     assert code == 2
@@ -121,7 +102,7 @@ def test_bad_input_is_exit_code_2_with_the_reason(arguments: tuple[str, ...], me
 SMALL = ["--runs", "32", "--sweep", "", "--num-rows", "200", "--steps", "10", "--quiet"]
 
 
-def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
+def test_audit_reports(tmp_path: Path) -> None:
     code, out, err = run("audit", "run", *SMALL, "--out", str(tmp_path))
     assert code == 0, err
     assert "Consistent with its claim." in out
@@ -130,14 +111,7 @@ def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
-    code, out, _ = run("audit", "run", *SMALL, "--json", "--out", str(tmp_path))
-    assert code == 0
-    assert json.loads(out)["schema"] == "leakcore.audit/2"
-
-
-@pytest.mark.full
-def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:
+def test_ctrl_c(tmp_path: Path) -> None:
     # A shell starts what it puts in the background with SIGINT ignored, and children inherit that: here it is a user's.
     heard = (
         "import faulthandler, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -163,18 +137,8 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
     assert [p.name for p in tmp_path.iterdir()] == ["partial"]
 
 
-def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
-    arguments = (
-        "calibrate",
-        "--target-success",
-        "0.5",
-        "--num-candidates",
-        "10",
-        "--sample-rate",
-        "1",
-        "--steps",
-        "100",
-    )
+def test_calibrate() -> None:
+    arguments = "calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100".split()
     code, out, _ = run(*arguments)
     assert code == 0
     assert "less noise by" in out
@@ -199,7 +163,7 @@ def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
         (("0.100005", "1", "1"), "∞  no ε at δ = 1e-5 implies that limit", "no number: by ε no noise is enough"),
     ],
 )
-def test_calibrate_says_the_guarantee_and_no_nan(arguments: tuple[str, str, str], by_epsilon: str, less: str) -> None:
+def test_calibrate_guarantees(arguments: tuple[str, str, str], by_epsilon: str, less: str) -> None:
     goal, rate, steps = arguments
     code, out, _ = run(
         "calibrate", "--target-success", goal, "--num-candidates", "10", "--sample-rate", rate, "--steps", steps
@@ -216,29 +180,14 @@ def test_calibrate_says_the_guarantee_and_no_nan(arguments: tuple[str, str, str]
     assert "nan" not in out.split("attacker")[0]
 
 
-def test_calibrate_refuses_what_no_noise_reaches() -> None:
-    code, _, err = run(
-        "calibrate", "--target-success", "0.05", "--num-candidates", "10", "--sample-rate", "1", "--steps", "100"
-    )
+def test_calibrate_refusals() -> None:
+    code, _, err = run(*"calibrate --target-success 0.05 --num-candidates 10 --sample-rate 1 --steps 100".split())
     assert code == 2
     assert "blind guess" in err
 
 
-def test_attack_prints_success_next_to_the_bound() -> None:
-    code, out, _ = run(
-        "attack",
-        "prior-aware",
-        "--epsilon",
-        "10",
-        "--num-rows",
-        "50",
-        "--steps",
-        "10",
-        "--runs",
-        "32",
-        "--quiet",
-        "--json",
-    )
+def test_attack() -> None:
+    code, out, _ = run(*"attack prior-aware --epsilon 10 --num-rows 50 --steps 10 --runs 32 --quiet --json".split())
     content = json.loads(out)
     assert code == 0
     low, high = content["attack"]["interval"]
@@ -247,19 +196,7 @@ def test_attack_prints_success_next_to_the_bound() -> None:
     assert content["attack"]["trials"] == 32
 
 
-def test_attack_says_what_is_wrong() -> None:
-    code, _, err = run("attack", "prior-aware", "--num-candidates", "1", "--quiet")
-    assert code == 2
-    assert "'--num-candidates': 1 is not in the range x>=2" in err
-    code, _, err = run("attack", "prior-aware", "--hidden", "0", "--quiet")
-    assert code == 2
-    assert "'--hidden': 0 is not in the range 1<=x<=65536" in err
-    code, _, err = run("attack", "prior-aware", "--noise-multiplier", "1", "--delta", "2", "--quiet")
-    assert code == 2
-    assert "`--delta` must be in (0, 1), got 2.0" in err
-
-
-def test_attack_says_kind_confidence_and_adjacency_of_every_number_and_what_its_noise_is_worth() -> None:
+def test_attack_numbers() -> None:
     code, out, _ = run("attack", "prior-aware", "--num-rows", "50", "--steps", "10", "--runs", "16", "--quiet")
     assert code == 0
     lines = {line.split()[0]: line for line in out.splitlines() if line}
@@ -269,7 +206,7 @@ def test_attack_says_kind_confidence_and_adjacency_of_every_number_and_what_its_
     assert lines["noise"].endswith(": ε = 10 at δ = 1e-5 (upper, deterministic, add/remove adjacency)")
 
 
-def test_attack_says_what_noise_is_worth_that_the_exact_accountant_does_not_reach() -> None:
+def test_attack_noise_beyond_exact() -> None:
     mechanism = ("--noise-multiplier", "0.05", "--sample-rate", "0.1", "--steps", "20")
     code, out, _ = run("attack", "prior-aware", "--num-rows", "20", "--runs", "4", *mechanism, "--quiet")
     assert code == 0
@@ -278,14 +215,14 @@ def test_attack_says_what_noise_is_worth_that_the_exact_accountant_does_not_reac
     assert line.endswith("at δ = 1e-5 (upper, deterministic, add/remove adjacency)")
 
 
-def test_reproduce_lists_its_names() -> None:
+def test_reproduce_names() -> None:
     code, out, _ = run("reproduce", "list")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == experiments.names()
     assert "(about " in next(line for line in out.splitlines() if line.startswith("reconstruction-table2"))
 
 
-def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = run("reproduce", "fig99", "--out", str(tmp_path), "--quiet")
     assert code == 2
     assert "`name` must be an experiment's, one of " in err
@@ -299,7 +236,7 @@ def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeyp
 
 
 @pytest.mark.full
-def test_reproduce_prints_the_papers_numbers_and_ours(tmp_path: Path) -> None:
+def test_reproduce_numbers(tmp_path: Path) -> None:
     code, out, _ = run("reproduce", "reconstruction-fig11", "--out", str(tmp_path), "--quiet")
     assert code == 0
     assert "stated" in out

@@ -40,12 +40,12 @@ def _to_a_closed_pipe(*arguments: str, also_errors: bool = False) -> tuple[int, 
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("arguments", [BOUND, ("--help",), ("audit", "--help"), ("--version",), ("reproduce", "list")])
-def test_a_reader_that_went_away_is_141_not_a_failed_gate(arguments: tuple[str, ...]) -> None:
+def test_closed_pipe(arguments: tuple[str, ...]) -> None:
     assert _to_a_closed_pipe(*arguments) == (141, b"")
 
 
 @pytest.mark.full
-def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
+def test_closed_pipe_of_an_audit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = tmp_path / "scores.npz"
     np.savez(scores, members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
@@ -55,13 +55,13 @@ def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_progress_that_nobody_reads_is_141() -> None:
+def test_closed_pipe_of_progress() -> None:
     attack = ("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2")
     assert _to_a_closed_pipe(*attack, also_errors=True)[0] == 141
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_behind_the_output_is_2() -> None:
+def test_full_disk() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "leakcore.cli", *BOUND], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -86,7 +86,7 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
         (("audit", "run", "--runs", "8"), reconstruction, "study"),
     ],
 )
-def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
+def test_interrupted_command(
     arguments: tuple[str, ...], where: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, _interrupt)
@@ -114,7 +114,7 @@ def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["reconstruction-fig11", "reconstruction-table2"])
-def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_fano_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, asked = bounds.fano_advantage, []
 
     def third_fails(noise: float, **how: Any) -> Any:
@@ -141,7 +141,7 @@ def _scores(folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.full
-def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
+def test_narrow_encoding(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path)], capture_output=True, check=False,
         env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
@@ -158,7 +158,7 @@ def _claim(folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.full
-def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -> None:
+def test_no_standard_error(tmp_path: Path) -> None:
     command = " ".join([sys.executable, "-m", "leakcore.cli", *_claim(tmp_path)])
     done = subprocess.run(["sh", "-c", f"{command} 2>&-"], capture_output=True, check=False)
     assert done.returncode == 0
@@ -166,7 +166,7 @@ def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_bars_that_nobody_reads_end_no_audit(tmp_path: Path) -> None:
+def test_closed_bars(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -177,7 +177,7 @@ def test_bars_that_nobody_reads_end_no_audit(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.json").exists()
 
 
-def test_what_nobody_expected_is_70(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
@@ -188,14 +188,14 @@ def test_what_nobody_expected_is_70(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["bound", "calibrate"])
-def test_a_prior_beyond_a_float_has_a_logarithm(command: str) -> None:
+def test_prior_beyond_a_float(command: str) -> None:
     how = {"bound": ("--noise-multiplier", "1"), "calibrate": ("--target-success", "0.5")}[command]
     options = ("--sample-rate", "1", "--steps", "1", "--num-candidates", "1" + "0" * 400)
     result = CliRunner().invoke(main, (command, *how, *options))
     assert result.exit_code == 0, result.output
 
 
-def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> None:
+def test_clashing_reports(tmp_path: Path) -> None:
     audit = _scores(tmp_path)
     scores = str(tmp_path / "scores.npz")
     before = Path(scores).read_bytes()
@@ -219,7 +219,7 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
+def test_reports_to_a_descriptor(tmp_path: Path) -> None:
     audit = [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path), "--json", "/dev/stdout", "--html", "/dev/stdout"]
     done = subprocess.run(audit, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -240,7 +240,7 @@ def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
         ("leakage", "leakcore.models:digits_mlp", "--data", "digits"),
     ],
 )
-def test_a_folder_that_takes_no_files_is_refused_before_the_work(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_folder_that_takes_no_files(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
     assert result.exit_code == 2
@@ -290,7 +290,7 @@ INTERRUPTED = [_interrupt, _from_cause, _in_context, _hidden_context, _twice_rem
 
 
 @pytest.mark.parametrize("raising", INTERRUPTED)
-def test_an_interruption_in_other_words_is_130(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reworded_interruption(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakcore.bounds.reconstruction", lambda *_, **__: raising())
     done = CliRunner().invoke(main, BOUND)
     assert (done.exit_code, done.stderr) == (130, "Interrupted: nothing half-written.\n")
@@ -299,7 +299,7 @@ def test_an_interruption_in_other_words_is_130(raising: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("raising", INTERRUPTED)
-def test_an_interruption_while_words_are_read_is_130(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_while_reading(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, word in (
         ("leakcore.cli.numbers._Real.convert", ("bound", "--noise-multiplier", "1")),
         ("click.types.IntParamType.convert", ("bound", "--seed", "1")),
@@ -312,7 +312,7 @@ def test_an_interruption_while_words_are_read_is_130(raising: Any, monkeypatch: 
         assert (done.exit_code, done.stderr) == (130, "Interrupted: nothing half-written.\n"), kind
 
 
-def test_an_interruption_of_a_users_module_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_in_a_users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, text in enumerate(
         (
@@ -328,7 +328,7 @@ def test_an_interruption_of_a_users_module_is_130(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_ends_a_command_in_order(name: str, code: int) -> None:
+def test_signals(name: str, code: int) -> None:
     program = (
         "import os, signal, time\nfrom leakcore import bounds\nfrom leakcore.cli import main\n"
         f"def work(*_, **__):\n os.kill(os.getpid(), signal.{name}); time.sleep(60)\n"
@@ -338,7 +338,7 @@ def test_a_signal_ends_a_command_in_order(name: str, code: int) -> None:
     assert (done.returncode, done.stderr) == (code, "Interrupted: nothing half-written.\n")
 
 
-def test_a_signal_that_somebody_else_handles_is_left_alone() -> None:
+def test_handled_signals() -> None:
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -348,7 +348,7 @@ def test_a_signal_that_somebody_else_handles_is_left_alone() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes")):
 
         def failing(*_: object, error: BaseException = error, **__: object) -> None:
@@ -369,7 +369,7 @@ def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) 
         ("`local_steps` must be at least 1", "`local_steps` must be at least 1"),
     ],
 )
-def test_an_error_names_the_option_in_place_of_the_argument(message: str, printed: str) -> None:
+def test_errors_name_options(message: str, printed: str) -> None:
     @click.command()
     @click.option("--steps", type=int)
     def command(steps: int) -> None:

@@ -16,7 +16,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(main, ("explain", *arguments))
 
 
-def test_every_entry_of_the_page_is_read() -> None:
+def test_entries() -> None:
     text = resources.files("leakcore.cli").joinpath("glossary.md").read_text(encoding="utf-8")
     assert [f"**{e.word}**" for e in entries()] == [line for line in text.splitlines() if line.startswith("**")]
     assert all(e.section and e.meaning for e in entries())
@@ -24,7 +24,7 @@ def test_every_entry_of_the_page_is_read() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["ε", "epsilon", "--epsilon", "EPSILON"])
-def test_epsilon_is_explained_however_it_is_spelled(spelling: str) -> None:
+def test_spellings_of_epsilon(spelling: str) -> None:
     done = run("--", spelling)
     assert done.exit_code == 0
     first, meaning, names = done.output.splitlines()
@@ -33,14 +33,14 @@ def test_epsilon_is_explained_however_it_is_spelled(spelling: str) -> None:
     assert names == "Python epsilon, option --epsilon, TOML [run] epsilon"
 
 
-def test_every_word_is_found_and_listed() -> None:
+def test_words() -> None:
     listed = run().output
     for entry in entries():
         assert entry.word in listed
         assert run(*entry.word.split()).output.splitlines()[:2] == [f"{entry.word}  ({entry.section})", entry.meaning]
 
 
-def test_an_unknown_word_is_refused_with_the_nearest() -> None:
+def test_unknown_word() -> None:
     done = run("adjacancy")
     assert done.exit_code == 2
     assert "adjacancy: not in the glossary" in done.stderr
@@ -48,7 +48,7 @@ def test_an_unknown_word_is_refused_with_the_nearest() -> None:
     assert "did you mean" not in run("xylophone").stderr
 
 
-def test_words_are_completed() -> None:
+def test_completion() -> None:
     asked = {"COMP_WORDS": "leakcore explain cl", "COMP_CWORD": "2", "_LEAKCORE_COMPLETE": "bash_complete"}
     answers = CliRunner().invoke(main, prog_name="leakcore", env=asked).output.split("\n")
     wanted = {e.word for e in entries() if plain(e.word).startswith("cl")}

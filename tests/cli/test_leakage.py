@@ -93,7 +93,7 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
         ),
     ],
 )
-def test_what_is_wrong_is_named_before_any_work(user: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_errors_before_any_work(user: Path, arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert message in done.output, done.output
@@ -119,7 +119,7 @@ def masked():
 """
 
 
-def test_a_model_of_tokens_is_measured_behind_its_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets_of_tokens.py").write_text(TOKENS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def test_a_model_of_tokens_is_measured_behind_its_embedding(tmp_path: Path, monk
         assert message in refused.output
 
 
-def test_the_least_number_of_rows_is_measured() -> None:
+def test_least_number_of_rows() -> None:
     done = run(
         "leakcore.models:digits_mlp", "--data", "digits", "--num-rows", "20", "--samples", "1", "--permutations", "0",
         "--no-inversion",
@@ -150,13 +150,7 @@ def test_the_least_number_of_rows_is_measured() -> None:
     assert "10 and 10 rows without and with it" in done.output
 
 
-def test_the_help_says_the_least_number_of_rows_and_what_is_bundled() -> None:
-    text = " ".join(run("--help").output.split())
-    assert "20<=x<=1000000" in text
-    assert "lfw: the first two are bundled" in text
-
-
-def test_a_run_is_bound_to_what_the_model_does_not_to_its_weights_alone() -> None:
+def test_identity_of_a_run() -> None:
     """The same weights under another activation: pieces of one must not complete a report on the other."""
     from leakcore.cli.leakage import _behaviour, _content
 

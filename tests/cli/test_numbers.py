@@ -93,14 +93,14 @@ def _usable(form: Form) -> bool:
     return not form.needs or (DATA / form.needs).is_dir()
 
 
-def test_every_option_that_takes_text_is_said_to_take_numbers_or_not() -> None:
+def test_options_that_take_text() -> None:
     for path, command in commands():
         for parameter in command.params:
             if isinstance(parameter.type, click.types.StringParamType):
                 assert parameter.name in NUMBERS_IN_TEXT | NO_NUMBERS, (path, parameter.name)
 
 
-def test_every_command_with_numbers_has_a_quick_call(quick: dict[tuple[str, ...], list[Form]]) -> None:
+def test_calls_for_every_command(quick: dict[tuple[str, ...], list[Form]]) -> None:
     for path, command in commands():
         assert quick[path] or not numeric(command), path
         for option in numeric(command):
@@ -108,9 +108,7 @@ def test_every_command_with_numbers_has_a_quick_call(quick: dict[tuple[str, ...]
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
-def test_what_no_option_can_mean_is_refused_by_its_name(
-    path: tuple[str, ...], quick: dict[tuple[str, ...], list[Form]], place: Path
-) -> None:
+def test_bad_option_values(path: tuple[str, ...], quick: dict[tuple[str, ...], list[Form]], place: Path) -> None:
     command = dict(commands())[path]
     for option in numeric(command):
         tried = [form for form in quick[path] if _usable(form) and (not form.only or option.opts[0] in form.only)]
@@ -134,13 +132,13 @@ GAME = ("attack", "prior-aware", "--num-rows", "20", "--runs", "2", "--steps", "
         ("--num-candidates", "1779"), ("--hidden", "1000000000"), ("--delta", "1"), ("--confidence", "1"),
     ],
 )  # fmt: skip
-def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: str, value: str) -> None:
+def test_bad_training_numbers(option: str, value: str) -> None:
     done = outcome([*GAME, "--noise-multiplier", "1", f"{option}={value}"])
     assert done.code == 2, done
     assert done.faults(option) == [], done
 
 
-def test_an_epsilon_whose_exponential_is_not_a_float_is_refused_by_its_option(place: Path) -> None:
+def test_large_epsilon(place: Path) -> None:
     done = outcome(["audit", "run", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
     shutil.rmtree(place / "out", ignore_errors=True)
     assert done.code == 2, done
@@ -148,7 +146,7 @@ def test_an_epsilon_whose_exponential_is_not_a_float_is_refused_by_its_option(pl
 
 
 @pytest.mark.parametrize("section", list(file.SECTIONS))
-def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) -> None:
+def test_bad_key_values(section: str, place: Path) -> None:
     sections = next(s for s in configurations().values() if section in s)
     for key in keys().get(section, []):
         for value in ("nan", "100000000000000000000", "'text'"):
@@ -170,9 +168,7 @@ def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) 
         ("run", "run.max_grad_norm", "9223372036854775807"), ("run", "run.sample_rate", "1e-300"),
     ],
 )  # fmt: skip
-def test_a_key_that_the_work_alone_refuses_is_named_as_the_file_has_it(
-    form: str, key: str, value: str, place: Path
-) -> None:
+def test_key_named_as_in_the_file(form: str, key: str, value: str, place: Path) -> None:
     section, _, name = key.partition(".")
     (place / "a.toml").write_text(with_key(configurations()[form], section, name, value))
     done = _tried(["audit", form_of(configurations()[form]), "--config", str(place / "a.toml"), "--quiet"], place)
@@ -180,7 +176,7 @@ def test_a_key_that_the_work_alone_refuses_is_named_as_the_file_has_it(
     assert done.code == 2, done
 
 
-def test_an_option_in_place_of_a_key_is_named_as_it_was_typed(place: Path) -> None:
+def test_option_named_as_typed(place: Path) -> None:
     (place / "a.toml").write_text(with_key(configurations()["trace"], "trace", "delta", "1e-6"))
     call = ["audit", "trace", "--config", str(place / "a.toml"), "--quiet"]
     assert outcome([*call, "--sample-rate", "0.25"]).faults("`--sample-rate` must be") == []

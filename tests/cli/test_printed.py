@@ -30,7 +30,7 @@ def printed(*arguments: str) -> str:
     return done.output
 
 
-def test_the_bound_next_to_an_attack_is_rounded_up_and_its_interval_outwards(tmp_path: Path) -> None:
+def test_rounding_of_attack(tmp_path: Path) -> None:
     for epsilon in ("1", "2", "3", "4", "5"):
         out = tmp_path / epsilon
         text = printed(*GAME, "--epsilon", epsilon, "--out", str(out), "--quiet")
@@ -49,7 +49,7 @@ def test_the_bound_next_to_an_attack_is_rounded_up_and_its_interval_outwards(tmp
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", [0.28691013, 0.2869104, 0.5])
-def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
+def test_rounding_of_calibrate(target: float) -> None:
     how = {"sample_rate": 0.5, "steps": 3}
     text = printed(
         "calibrate", "--target-success", repr(target), "--num-candidates", "10", "--sample-rate", "0.5", "--steps", "3"
@@ -67,7 +67,7 @@ def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
     assert float(epsilon[1]) <= bound.epsilon
 
 
-def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
+def test_rounding_of_bound() -> None:
     at = ("bound", "--noise-multiplier", "2", "--sample-rate", "0.3", "--steps", "5")
     text = printed(*at, "--num-candidates", "10", "--method", "certified", "--num-samples", "4000")
     true = bounds.reconstruction(2.0, 0.3, 5, kappa=0.1, method="certified", num_samples=4000)
@@ -86,14 +86,14 @@ def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
 
 
 @pytest.mark.skipif(not (DATA / "cervical").is_dir(), reason="no folder of data sets")
-def test_label_bounds_say_what_they_are() -> None:
+def test_label_bounds() -> None:
     text = printed("attack", "labels", "--dataset", "cancer", "--batches", "2", "--data", str(DATA))
     assert "label-ε ≥   ∞  (largest of 2 batches; mean ∞; test paper, δ = 1e-5; lower, deterministic, repl" in text
     assert "label-ε ≤   ∞  (one step, δ = 1e-5; upper, deterministic, replacement adjacency)" in text
 
 
 @pytest.mark.parametrize("form", ["scores", "trace"])
-def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> None:
+def test_bad_path(form: str, tmp_path: Path) -> None:
     for value in ("3", '"a\\u0000b"'):
         (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
         result = CliRunner().invoke(main, ["audit", form, "--config", str(tmp_path / "audit.toml")])
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> No
         (("attack", "prior-aware", "--num-rows", "5", "--runs", "20"), ("--num-rows", "--learning-rate")),
     ],
 )
-def test_an_overflow_is_answered_in_options_of_the_command(
+def test_overflow(
     arguments: tuple[str, ...], options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overflowing(*_: Any, **__: Any) -> None:
@@ -127,7 +127,7 @@ def test_an_overflow_is_answered_in_options_of_the_command(
 
 
 @pytest.mark.full
-def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -142,7 +142,7 @@ def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
+def test_file_instead_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     np.savez(tmp_path / "scores.npz", members=np.arange(9.0), non_members=np.arange(9.0))
     for path in ("afile/x.html", "afile/deeper/x.html"):
@@ -154,7 +154,7 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_reproduce_lists_every_file_that_it_wrote(tmp_path: Path) -> None:
+def test_reproduce_file_list(tmp_path: Path) -> None:
     text = printed("reproduce", "reconstruction-table2", "--out", str(tmp_path), "--quiet")
     listed = text[text.index(str(tmp_path)) :].split()
     assert sorted(listed) == sorted(str(p) for p in tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -16,7 +15,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leakcore.audit import progress_bars
 from leakcore.cli import main
 from leakcore.cli.explain import SHELLS
 
@@ -27,7 +25,7 @@ def run(*arguments: str, **more: Any) -> Any:
     return CliRunner().invoke(main, arguments, prog_name="leakcore", **more)
 
 
-def test_help_lists_every_command_once_under_a_question() -> None:
+def test_help() -> None:
     lines = run("--help").output.splitlines()
     start = next(i for i, line in enumerate(lines) if line.endswith("?"))
     named = [line.split()[0] for line in lines[start:] if line.startswith("  ") and not line.startswith("   ")]
@@ -38,7 +36,7 @@ def test_help_lists_every_command_once_under_a_question() -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_completion_script_asks_the_command(shell: str) -> None:
+def test_completion_script(shell: str) -> None:
     script = run("completion", shell).output
     assert "_LEAKCORE_COMPLETE" in script
     assert f"{shell}_complete" in script
@@ -51,16 +49,17 @@ def test_the_completion_script_asks_the_command(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [("leakcore ca", {"calibrate"}), ("leakcore bound --num", {"--num-candidates", "--num-samples"}),
-     ("leakcore attack ", {"labels", "inversion", "membership", "prior-aware"})],
+     ("leakcore attack ", {"labels", "inversion", "membership", "prior-aware"}),
+     ("leakcore audit ", {"run", "claim", "trace", "scores", "plan"})],
 )  # fmt: skip
-def test_commands_and_options_are_completed(words: str, wanted: set[str]) -> None:
+def test_completion(words: str, wanted: set[str]) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LEAKCORE_COMPLETE": "bash_complete"}
     answers = run(env=asked).output.split()
     assert {answer.partition(",")[2] for answer in answers} == wanted
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_by_the_script(tmp_path: Path) -> None:
+def test_completion_in_bash(tmp_path: Path) -> None:
     command = tmp_path / "leakcore"
     command.write_text(f"#!{sys.executable}\nfrom leakcore.cli import main\nmain(prog_name='leakcore')\n")
     command.chmod(0o755)
@@ -72,7 +71,7 @@ def test_bash_completes_by_the_script(tmp_path: Path) -> None:
     assert done.stdout.split() == ["doctor"], done.stderr
 
 
-def test_help_and_completion_wait_for_click_alone() -> None:
+def test_imports_of_help() -> None:
     slow = "sorted({'numpy', 'scipy', 'torch', 'pydantic', 'matplotlib', 'jinja2', 'tqdm'} & set(sys.modules))"
     for words in (["--help"], ["audit", "--help"], ["completion", "bash"], ["leakage", "--help"]):
         code = (
@@ -98,7 +97,7 @@ def _logging_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_logging_bound")
 @pytest.mark.parametrize(("options", "levels"), [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"])])
-def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
+def test_verbosity(options: tuple[str, ...], levels: list[str]) -> None:
     before = logging.getLogger("leakcore").handlers[:], logging.getLogger("leakcore").level
     for _ in range(2):
         done = run(*options, *BOUND)
@@ -110,7 +109,7 @@ def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
 
 @pytest.mark.usefixtures("_logging_bound")
 @pytest.mark.parametrize("option", ["-v", "--verbose"])
-def test_verbose_says_what_is_computed_and_when(option: str) -> None:
+def test_verbose_computation(option: str) -> None:
     done = run(option, *BOUND)
     assert done.exit_code == 0
     lines = [re.fullmatch(r" *(\d+\.\d{3}) s  (\w+) ([\w.]+): (.*)", line) for line in done.stderr.splitlines()]
@@ -126,67 +125,13 @@ def test_verbose_says_what_is_computed_and_when(option: str) -> None:
     assert run(*BOUND).stdout == done.stdout
 
 
-def test_verbose_says_how_far_a_task_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore.cli import output
-
-    clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
-    monkeypatch.setattr(output.time, "monotonic", lambda: next(clock))
-    with caplog.at_level(logging.INFO, logger="leakcore"), click.Context(main) as context:
-        context.meta[output._VERBOSE] = True
-        show = output.bars()
-        assert show is not None
-        for done in (100, 200, 300, 400, 500, 500):
-            show("trainings", done, 500)
-    assert caplog.messages == [
-        "trainings: 100 of 500", "trainings: 300 of 500, about 12 s left", "trainings: all 500, in 20.000 s",
-    ]  # fmt: skip
-
-
-def test_a_computation_inside_another_is_logged_where_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from leakcore._base import progress
-
-    clock = iter([0.0, 1.0, 1.01, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
-
-    @progress.timed
-    def inner() -> int:
-        return 3
-
-    @progress.timed
-    def outer() -> int:
-        return inner() + inner()
-
-    with caplog.at_level(logging.INFO):
-        assert outer() == 6
-    assert [re.sub(r"^( *)[\w.]+\.", r"\1", message) for message in caplog.messages] == [
-        "  inner: 1.000 s", "outer: 4.000 s",
-    ]  # fmt: skip
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert outer() == 6
-    assert caplog.messages == []
-
-
-def test_quiet_and_verbose_exclude_each_other() -> None:
+def test_quiet_and_verbose() -> None:
     done = run("--quiet", "--verbose", *BOUND)
     assert done.exit_code == 2
     assert "--quiet, --verbose: give one or the other" in done.stderr
 
 
-def test_bars_say_the_time_left() -> None:
-    stream = io.StringIO()
-    show = progress_bars(stream)
-    show("trainings", 0, 4)
-    show("trainings", 1, 4)
-    last = stream.getvalue().split("\r")[-1]
-    assert "trainings" in last
-    assert "1/4" in last or "0/4" in last
-    assert "<" in last, "elapsed < left"
-
-
-def test_an_option_of_a_command_silences_as_that_of_the_root_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from leakcore.cli import output
 
     answers = []

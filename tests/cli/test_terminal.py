@@ -32,7 +32,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202
 FORGED = re.compile("^gate: PASSED", re.MULTILINE)
 
 
-def test_what_is_obeyed_is_spelt_out_and_what_is_shown_stays() -> None:
+def test_escapes() -> None:
     assert printable("σ ≤ 1e-5 × Σ — naïve 日本 🙂") == "σ ≤ 1e-5 × Σ — naïve 日本 🙂"
     assert printable(EVIL).isprintable()
     assert printable("\x1b\x9b\u202e\n\t\x7f") == "\\u001b\\u009b\\u202e\\n\\t\\u007f"
@@ -45,12 +45,12 @@ def test_what_is_obeyed_is_spelt_out_and_what_is_shown_stays() -> None:
     assert len(printable("x" * 10**6)) < LONGEST_MESSAGE + 50
 
 
-def test_json_that_is_spelt_out_stays_json() -> None:
+def test_escaped_json() -> None:
     value = {EVIL: [EVIL, "\U000e0041"]}
     assert json.loads(escape_controls(json.dumps(value, ensure_ascii=False, indent=2))) == value
 
 
-def test_lines_of_an_error_do_not_look_like_lines_of_ours() -> None:
+def test_lines_of_an_error() -> None:
     lines = indented("first\n  second\ngate: PASSED" + "\nx" * 100)
     assert lines.startswith("first\n  second\n  gate: PASSED\n  x")
     assert len(lines.splitlines()) == 41
@@ -162,7 +162,7 @@ def _is_plain(done: Result) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_names_of_strangers_are_spelt_out(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_names(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, DOORS[door](tmp_path))
     assert done.exit_code == 2, done.output
@@ -180,7 +180,7 @@ FACTORIES = {
 
 
 @pytest.mark.parametrize("kind", FACTORIES)
-def test_what_a_factory_says_is_spelt_out(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factory_output(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "evil_nets", raising=False)
     (tmp_path / "evil_nets.py").write_text(FACTORIES[kind], encoding="utf-8")
@@ -191,7 +191,7 @@ def test_what_a_factory_says_is_spelt_out(kind: str, tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, "evil_nets", raising=False)
 
 
-def test_a_traceback_is_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL)
 
@@ -204,7 +204,7 @@ def test_a_traceback_is_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "owned" in done.output
 
 
-def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -> None:
+def test_reports(tmp_path: Path) -> None:
     path = tmp_path / "x\u202e\x1b[2J\x9b.npz"
     np.savez(path, members=np.arange(9.0) + 3, non_members=np.arange(9.0))
     out = tmp_path / "out"
@@ -221,7 +221,7 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
     )
 
 
-def test_the_page_spells_out_every_text_in_it() -> None:
+def test_page() -> None:
     table = Table(EVIL, (Column(EVIL, "upper"),), (Row((Cell(EVIL, EVIL),)),), EVIL)
     card = Card(question=EVIL, value=EVIL, kind="upper", interval=EVIL, confidence=EVIL, adjacency=EVIL, detail=EVIL)
     page = Page(
@@ -235,7 +235,7 @@ def test_the_page_spells_out_every_text_in_it() -> None:
     assert "<b>a" not in html
 
 
-def test_the_library_spells_out_names_by_itself(tmp_path: Path) -> None:
+def test_names_in_the_library(tmp_path: Path) -> None:
     """Python shows an error's text as it is: no command stands between."""
     for write in (
         lambda: _npz(tmp_path / "s.npz", [EVIL, "b"]),
@@ -247,7 +247,7 @@ def test_the_library_spells_out_names_by_itself(tmp_path: Path) -> None:
         assert str(refused.value).isprintable()
 
 
-def test_streams_spell_out_and_are_put_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams(capsys: pytest.CaptureFixture[str]) -> None:
     with escaped_streams(), escaped_streams():
         click.echo(EVIL)
         print(EVIL, file=sys.stderr)  # noqa: T201
@@ -260,7 +260,7 @@ def test_streams_spell_out_and_are_put_back(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "\x1b"
 
 
-def test_bars_move_the_cursor_and_their_names_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars(capsys: pytest.CaptureFixture[str]) -> None:
     with escaped_streams():
         show = progress_bars(RawStream(sys.stderr))
         show(EVIL, 1, 2)
@@ -271,7 +271,7 @@ def test_bars_move_the_cursor_and_their_names_do_not(capsys: pytest.CaptureFixtu
     assert "\\u001b]0;owned" in text
 
 
-def test_an_ascii_terminal_is_not_a_way_around() -> None:
+def test_ascii_terminal() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leakcore", "bound", "--steps", "\x1b]0;owned\x07σ"], capture_output=True, check=False,
         env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONPATH": ":".join(sys.path)},
@@ -281,7 +281,7 @@ def test_an_ascii_terminal_is_not_a_way_around() -> None:
     assert b"owned" in done.stderr
 
 
-def test_a_message_is_cut() -> None:
+def test_long_message() -> None:
     def failing() -> None:
         raise ValueError("x" * 10**6)
 

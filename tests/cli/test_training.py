@@ -36,7 +36,7 @@ def _bound(sampling: str, *words: str, noise: str = "2") -> tuple[int, str, str]
     return _run("bound", "--noise-multiplier", noise, "--kappa", "0.1", "--sampling", sampling, *words)
 
 
-def test_the_command_has_every_scheme_and_what_it_takes() -> None:
+def test_schemes() -> None:
     assert list(WORDS) == list(mechanisms.SCHEMES)
     (choice,) = [p for p in main.commands["bound"].params if p.name == "sampling"]
     assert list(choice.type.choices) == list(mechanisms.SCHEMES)  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def test_the_command_has_every_scheme_and_what_it_takes() -> None:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("sampling", WORDS)
-def test_bound_is_that_of_the_mechanism(sampling: str) -> None:
+def test_bound_of_the_mechanism(sampling: str) -> None:
     code, out, err = _bound(sampling, *WORDS[sampling], "--json")
     assert code == 0, err
     content, expected = json.loads(out), bounds.reconstruction(MECHANISMS[sampling], kappa=0.1)
@@ -60,7 +60,7 @@ def test_bound_is_that_of_the_mechanism(sampling: str) -> None:
 
 
 @pytest.mark.full
-def test_shuffled_batches_print_a_bracket_and_warn_of_the_poisson_claim() -> None:
+def test_shuffled_batches() -> None:
     code, out, _ = _bound("shuffled", "--batches", "100", "--epochs", "5", noise="1")
     assert code == 0
     lines = dict(line.split(maxsplit=1) for line in out.replace("if Poisson", "if-Poisson").splitlines())
@@ -74,7 +74,7 @@ def test_shuffled_batches_print_a_bracket_and_warn_of_the_poisson_claim() -> Non
     assert "zero-out adjacency" in lines["WARNING"]
 
 
-def test_a_claim_that_is_not_too_small_goes_without_a_warning() -> None:
+def test_no_warning() -> None:
     code, out, _ = _bound("shuffled", "--batches", "1", "--epochs", "2")
     assert (code, "WARNING" in out) == (0, False)
 
@@ -90,7 +90,7 @@ def test_a_claim_that_is_not_too_small_goes_without_a_warning() -> None:
         ("shuffled", (*WORDS["shuffled"], "--method", "importance"), "--method"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(sampling: str, words: tuple[str, ...], message: str) -> None:
+def test_bad_combinations(sampling: str, words: tuple[str, ...], message: str) -> None:
     for command in ("bound", "calibrate") if "--method" not in words else ("bound",):
         own = {"bound": ("--noise-multiplier", "2"), "calibrate": ("--target-success", "0.5")}[command]
         code, _, err = _run(command, *own, "--kappa", "0.1", "--sampling", sampling, *words)
@@ -100,7 +100,7 @@ def test_options_that_do_not_go_together_are_refused(sampling: str, words: tuple
 
 @pytest.mark.full
 @pytest.mark.parametrize("sampling", ["full", "shuffled"])
-def test_calibrated_noise_is_that_of_the_mechanism(sampling: str) -> None:
+def test_calibrated_noise(sampling: str) -> None:
     how: tuple[Any, ...] = ("calibrate", "--target-success", "0.5", "--kappa", "0.1", "--sampling", sampling)
     code, out, err = _run(*how, *WORDS[sampling], "--json")
     assert code == 0, err

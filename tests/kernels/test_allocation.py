@@ -40,7 +40,7 @@ def check(pair, num_samples, **arguments):
 
 @checked
 @given(seeds, st.integers(0, 300), sigmas, st.integers(1, 13), st.data(), st.sampled_from(UNDER), FIRST)
-def test_any_bins_equal_the_reference(seed, num_samples, sigma, bins, data, under, first):
+def test_bins(seed, num_samples, sigma, bins, data, under, first):
     k, epochs = data.draw(st.integers(1, bins)), data.draw(st.integers(1, 5))
     pair = kernels.Allocation(sigma, bins, epochs=epochs, k=k)
     check(pair, num_samples, under=under, seed=seed, first_sample=first)
@@ -48,7 +48,7 @@ def test_any_bins_equal_the_reference(seed, num_samples, sigma, bins, data, unde
 
 @checked
 @given(seeds, st.integers(0, 300), sigmas, st.integers(1, 13), st.data(), st.sampled_from(UNDER), FIRST)
-def test_any_factor_equals_the_reference(seed, num_samples, sigma, bins, data, under, first):
+def test_factors(seed, num_samples, sigma, bins, data, under, first):
     columns, epochs = data.draw(st.integers(1, 13)), data.draw(st.integers(1, 4))
     factor = normals(seed, bins, columns, scale=data.draw(st.sampled_from([0.1, 1.0])))
     kind = data.draw(st.sampled_from(["dense", "band", "scattered", "zero"]))
@@ -66,13 +66,13 @@ def test_any_factor_equals_the_reference(seed, num_samples, sigma, bins, data, u
     ("sigma", "bins", "k"),
     [(1.0, 100, 1), (1.0, 100, 99), (1.0, 60, 12), (0.5, 100, 3), (1.0, 200, 40), (0.4, 64, 32), (3.0, 1001, 1)],
 )
-def test_many_bins_equal_the_reference(sigma, bins, k, under):
+def test_many_bins(sigma, bins, k, under):
     check(kernels.Allocation(sigma, bins, k=k), 40, under=under, seed=3)
 
 
 @pytest.mark.parametrize(("sigma", "bins", "k"), [(1.0, 7, 1), (0.2, 7, 1), (30.0, 5, 1), (1e4, 9, 1), (2.0, 7, 3)])
 @pytest.mark.parametrize("under", UNDER)
-def test_the_log_ratio_in_forty_digits(sigma, bins, k, under):
+def test_log_ratio_in_forty_digits(sigma, bins, k, under):
     """Against the definition in high precision on the same points. Of one bin in a few, a small ratio keeps its digits:
     the error is relative to the mean size of the terms' deviations from 1."""
     pair = kernels.Allocation(sigma, bins, k=k)
@@ -101,7 +101,7 @@ def test_the_log_ratio_in_forty_digits(sigma, bins, k, under):
     st.sampled_from(UNDER),
     st.booleans(),
 )
-def test_tails_of_the_same_samples(seed, num_samples, thresholds, under, correlated):
+def test_tails(seed, num_samples, thresholds, under, correlated):
     factor = np.tri(5) - np.tri(5, k=-2) if correlated else None
     pair = kernels.Allocation(0.7, 5, epochs=2, factor=factor)
     ratios = kernels.allocation_log_ratio(pair, num_samples, under=under, seed=seed)
@@ -114,7 +114,7 @@ def test_tails_of_the_same_samples(seed, num_samples, thresholds, under, correla
 
 @pytest.mark.parametrize("sigma", [0.02, 0.7])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_shards_merge_to_the_bits_of_the_whole(sigma, dtype):
+def test_merged_shards(sigma, dtype):
     pair = kernels.Allocation(sigma, 6, epochs=2)
     arguments = {"under": "alternative", "seed": 9, "dtype": dtype}
     whole = kernels.allocation_tail(pair, 5000, [-1.0, 0.0, 2.0], first_sample=77, **arguments)
@@ -133,7 +133,7 @@ def test_shards_merge_to_the_bits_of_the_whole(sigma, dtype):
 
 
 @pytest.mark.parametrize("under", UNDER)
-def test_an_identity_as_factor_changes_nothing_but_the_bin(under):
+def test_identity_as_factor(under):
     """Under the null to rounding, sample by sample; under the alternative, where J is drawn, in law."""
     plain, factor = kernels.Allocation(1.0, 6), kernels.Allocation(1.0, 6, factor=np.eye(6))
     a, b = (kernels.allocation_log_ratio(p, 20_000, under=under, seed=4) for p in (plain, factor))
@@ -145,7 +145,7 @@ def test_an_identity_as_factor_changes_nothing_but_the_bin(under):
 
 
 @pytest.mark.parametrize(("bins", "k"), [(1, 1), (8, 8)])
-def test_all_bins_are_the_gaussian(bins, k):
+def test_all_bins(bins, k):
     """L ~ N(∓k/2σ², k/σ²)."""
     for under, sign in zip(UNDER, (-1, 1), strict=True):
         ratios = kernels.allocation_log_ratio(kernels.Allocation(1.3, bins, k=k), 20_000, under=under, seed=6)
@@ -155,7 +155,7 @@ def test_all_bins_are_the_gaussian(bins, k):
 
 @pytest.mark.full
 @pytest.mark.parametrize("rotation", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
-def test_two_bins_against_the_integral_over_the_plane(rotation):
+def test_two_bins(rotation):
     """δ(ε) = E_Q[(e^L − e^ε)₊] of both directions: of independent bins, and of a factor whose rows form an angle."""
     sigma, epsilon, n = 0.8, 0.4, 200_000
     factor = None if rotation == 0.0 else np.array([[1.0, 0.0], [np.sin(rotation), np.cos(rotation)]])
@@ -178,7 +178,7 @@ def test_two_bins_against_the_integral_over_the_plane(rotation):
 
 
 @pytest.mark.parametrize("pair", [(1.5, 10, 3, 1), (0.9, 9, 1, 4), (1.0, 5, 2, 2)])
-def test_the_likelihood_ratio_has_mean_one(pair):
+def test_mean_of_the_likelihood_ratio(pair):
     """E_Q[e^L] = 1, and for an event of L both laws agree: P(L ≥ t) = E_Q[e^L·1{L ≥ t}]."""
     sigma, bins, epochs, k = pair
     drawn = kernels.Allocation(sigma, bins, epochs=epochs, k=k)
@@ -191,7 +191,7 @@ def test_the_likelihood_ratio_has_mean_one(pair):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_factor_may_lie_as_it_likes(layout):
+def test_factor_layouts(layout):
     factor = normals(3, 6, 4)
     pair = kernels.Allocation(1.0, 6, factor=laid_out(factor, layout))
     np.testing.assert_array_equal(pair.factor, factor)
@@ -201,7 +201,7 @@ def test_a_factor_may_lie_as_it_likes(layout):
 
 
 @pytest.mark.parametrize(("sigma", "bins", "epochs"), [(1.0, 100, 1), (0.6, 10, 4), (5.0, 30, 3), (30.0, 7, 2)])
-def test_the_error_of_float32(sigma, bins, epochs):
+def test_float32_error(sigma, bins, epochs):
     """The documented bound on every sample, and a mean error far below the spread of L: no number of samples averages a
     bias away."""
     pair = kernels.Allocation(sigma, bins, epochs=epochs)
@@ -214,7 +214,7 @@ def test_the_error_of_float32(sigma, bins, epochs):
         assert abs(error.mean()) <= 5e-6 * wide.std()
 
 
-def test_float32_falls_back_where_it_is_unsafe():
+def test_float32_fallback():
     for pair in (kernels.Allocation(0.3, 9), kernels.Allocation(1.0, 9, k=3), kernels.Allocation(1.0, 9, k=8),
                  kernels.Allocation(1.0, 4, factor=normals(1, 4, 3))):  # fmt: skip
         exact = kernels.allocation_log_ratio(pair, 500, under="alternative")
@@ -222,7 +222,7 @@ def test_float32_falls_back_where_it_is_unsafe():
         np.testing.assert_array_equal(narrow, exact.astype(np.float32))
 
 
-def test_pairs_are_compared_by_value_and_survive_copies(device):
+def test_pairs(device):
     factor = normals(2, 3, 5)
     pair = kernels.Allocation(1, 3, epochs=2, factor=factor)
     before = kernels.allocation_log_ratio(pair, 50)
@@ -254,12 +254,12 @@ def test_pairs_are_compared_by_value_and_survive_copies(device):
         ({"factor": sparse.csr_array(np.full((6, 1), np.inf))}, r"`factor\[0\]` must be finite, got inf"),
     ],
 )
-def test_what_is_refused(arguments, error):
+def test_bad_input(arguments, error):
     with pytest.raises(ValueError, match=error):
         kernels.Allocation(**{"noise_multiplier": 1.0, "bins": 6, **arguments})
 
 
-def test_arguments_of_other_types_are_refused():
+def test_bad_types():
     with pytest.raises(TypeError, match="`allocation` must be of type Allocation, got float"):
         kernels.allocation_log_ratio(1.0, 5)
     with pytest.raises(TypeError, match="factor"):

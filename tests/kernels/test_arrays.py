@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,7 +9,6 @@ import pytest
 
 from leakcore import _C, kernels
 from tests.kernels.layouts import normals
-from tests.tolerances import HANG
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +20,7 @@ def tensors(result):
     return [v for v in vars(result).values() if isinstance(v, torch.Tensor)]
 
 
-def test_torch_in_torch_out_with_the_same_bits():
+def test_torch_against_numpy():
     grads = torch.from_numpy(GRADS)
     clipped = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
     plain = kernels.clip_and_noise(GRADS, 1.0, 1.0, seed=1)
@@ -41,7 +37,7 @@ def test_torch_in_torch_out_with_the_same_bits():
     assert [type(s) for s in several.sum] == [torch.Tensor, torch.Tensor]
 
 
-def test_like_decides_the_library():
+def test_like():
     like = torch.zeros(1)
     ratios = kernels.mixture_log_ratio(10, like=like, **MIXTURE)
     assert isinstance(ratios, torch.Tensor)
@@ -64,7 +60,7 @@ def test_strided_tensors_and_out():
     np.testing.assert_array_equal(out.numpy(), kernels.clip_and_noise(view.numpy().copy(), 1.0).sum)
 
 
-def test_a_negated_view_is_read_but_not_written():
+def test_negated_views():
     """Its memory holds the other sign (`Tensor.is_neg`): what is written there would be lost."""
     pairs = torch.from_numpy(normals(3, 4, 6)).reshape(4, 3, 2)
     view = torch.view_as_complex(pairs).conj().imag
@@ -86,7 +82,7 @@ def test_half_precision_tensors(dtype):
         np.testing.assert_array_equal(result.sum.numpy(), kernels.clip_and_noise(grads.numpy(), 1.0).sum)
 
 
-def test_every_bfloat16_is_read_exactly():
+def test_bfloat16_values():
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     finite = every[torch.isfinite(every)]
     result = kernels.clip_and_noise(finite[None, :], 1e39, check_finite=False)
@@ -115,7 +111,7 @@ class FromElsewhere:
         return FromElsewhere(np.from_dlpack(values))
 
 
-def test_anything_that_speaks_dlpack():
+def test_dlpack():
     result = kernels.clip_and_noise(FromElsewhere(GRADS), 1.0)
     assert isinstance(result.sum, FromElsewhere)
     np.testing.assert_array_equal(result.sum.values, kernels.clip_and_noise(GRADS, 1.0).sum)
@@ -132,7 +128,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("kernel", CALLS)
-def test_a_cuda_array_is_refused_by_the_kernels_name(kernel, monkeypatch):
+def test_cuda_arrays(kernel, monkeypatch):
     on_device = FromElsewhere(GRADS, device=(2, 1))
     monkeypatch.setattr(_C, "with_cuda", False)
     message = rf"{kernel}: `\w+` is on cuda:1, but .* no CUDA kernels: rebuild it with LEAKCORE_CUDA=1"
@@ -144,7 +140,7 @@ def test_a_cuda_array_is_refused_by_the_kernels_name(kernel, monkeypatch):
 
 
 @pytest.mark.parametrize("kernel", CALLS)
-def test_tensors_that_cannot_be_served(kernel):
+def test_bad_tensors(kernel):
     call = CALLS[kernel]
     with pytest.raises(ValueError, match=rf"{kernel}: `\w+` must be on the CPU or a CUDA device, got device 'meta'"):
         call(torch.empty(5, 12, device="meta"))
@@ -160,13 +156,13 @@ def test_tensors_that_cannot_be_served(kernel):
         call(FromElsewhere(GRADS, device=(7, 0)))
 
 
-def test_a_schedule_that_requires_grad_is_refused_by_name():
+def test_schedules_that_require_grad():
     rates = torch.full((3,), 0.1, requires_grad=True)
     with pytest.raises(ValueError, match=r"`sample_rate` must not require grad: pass sample_rate.detach\(\)"):
         kernels.mixture_log_ratio(5, **{**MIXTURE, "sample_rate": rates})
 
 
-def test_libraries_are_not_mixed():
+def test_mixed_libraries():
     with pytest.raises(TypeError, match=r"`grads` and `observed` must come from the.*, got Tensor and ndarray"):
         kernels.clip_scores(torch.from_numpy(GRADS), GRADS, 1.0)
     with pytest.raises(TypeError, match=r"`grads\[0\]` and `grads\[1\]` must come from.*, got ndarray and Tensor"):
@@ -174,7 +170,7 @@ def test_libraries_are_not_mixed():
 
 
 @pytest.mark.skipif(_C.with_cuda, reason="this build has the kernels")
-def test_the_native_stubs_are_loud():
+def test_native_stubs():
     """Past Python's own check: a CUDA place reaches the stub, which names its kernel."""
     rows = _C.Rows.by_stride(data=0, dtype=3, run_stride=0, row_stride=0, columns=0, column_stride=1)
     mixture: dict[str, Any] = {
@@ -206,40 +202,9 @@ def test_the_native_stubs_are_loud():
             call()
 
 
-def test_gradients_are_not_copied():
-    """Peak of NumPy's own allocations while 8 MB of awkwardly strided gradients are clipped: results only."""
-    grads = np.zeros((2000, 2000), dtype=np.float32)[::2, ::-2]
-    kernels.clip_and_noise(grads, 1.0)
-    tracemalloc.start()
-    kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
-    kernels.clip_scores(grads, grads[0], 1.0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < grads.nbytes / 20
-
-
-def test_more_dimensions_than_the_core_walks_are_refused():
+def test_too_many_dimensions():
     awkward = np.zeros((2,) + (4,) * 7)[(slice(None),) + (slice(None, None, 2),) * 7]
     with pytest.raises(
         ValueError, match=r"`grads\[0\]` has more than 6 dimensions that do not lie in line: pass a contiguous copy"
     ):
         kernels.clip_and_noise([awkward], 1.0)
-
-
-WITHOUT_TORCH = """
-import sys
-sys.modules["torch"] = None
-import numpy as np
-import leakcore
-from leakcore import kernels
-grads = np.ones((3, 4))
-assert kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum.shape == (4,)
-assert kernels.clip_scores(grads, grads, 1.0).dots.shape == (3, 3)
-assert int(kernels.solve_labels(grads, grads[0]).rank) == 1
-assert kernels.mixture_tail(100, [0.0], noise_multiplier=1.0, sample_rate=0.1, steps=3).num_samples == 100
-assert kernels.num_threads() >= 1
-"""
-
-
-def test_kernels_work_where_torch_cannot_be_imported():
-    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=HANG)

@@ -37,7 +37,7 @@ SIZES = [
 @pytest.mark.parametrize("layout", ["fortran", "reversed", "sliced", "offset"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("rows", "columns"), SIZES)
-def test_the_bits_do_not_depend_on_the_layout(rows, columns, dtype, layout):
+def test_layouts(rows, columns, dtype, layout):
     grads = normals(rows, rows, columns, dtype=dtype)
     mask = np.arange(rows) % 3 != 0
     got, wanted = (kernels.clip_and_noise(g, 30.0, mask=mask) for g in (laid_out(grads, layout), grads))
@@ -51,7 +51,7 @@ def test_the_bits_do_not_depend_on_the_layout(rows, columns, dtype, layout):
 @pytest.mark.parametrize("rows", [64, 131])
 @pytest.mark.parametrize("share", [1.0, 0.4, 0.0])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, share, dtype):
+def test_layouts_of_lists(rows, share, dtype):
     """Contiguous parameters are summed while the norms of later rows are taken; strided ones after their own norms."""
     shapes = [(40, 41), (40,), (3,), (5, 64), (1,), (17_000,)]
     grads = [normals(i, rows, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
@@ -64,7 +64,7 @@ def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, share, dtype):
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed"])
-def test_a_batch_of_runs_scores_each_run_by_itself(layout):
+def test_batches_of_runs(layout):
     grads, observed = normals(1, 3, 70, 5003, dtype="float32"), normals(2, 3, 2, 5003, dtype="float32")
     several = kernels.clip_scores(laid_out(grads, layout), laid_out(observed, layout), 50.0, runs=True)
     lone = kernels.clip_scores(laid_out(grads, layout), laid_out(observed[:, 1], layout), 50.0, runs=True)
@@ -77,7 +77,7 @@ def test_a_batch_of_runs_scores_each_run_by_itself(layout):
         np.testing.assert_array_equal(several.clipped_norms[run], single.clipped_norms)
 
 
-def test_errors_of_batches_name_the_run():
+def test_errors_of_batches():
     grads, observed = normals(1, 2, 3, 4), normals(2, 2, 5, 4)
     with pytest.raises(ValueError, match=r"`observed` must have .*, for grads is \(2, 3, 4\), got \(3, 5, 4\)"):
         kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0, runs=True)
@@ -115,38 +115,11 @@ print((peak() - before) / grads.nbytes)
     ("shape", "transposed"),
     [((64, 1_000_000), False), ((8000, 8000), False), ((512, 120_000), False), ((300_000, 200), True)],
 )
-def test_no_temporary_of_the_size_of_the_gradients(shape, transposed):
+def test_temporary_memory(shape, transposed):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     program = GROWTH.format(shape=shape, transposed=transposed)
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=HANG)
     assert float(run.stdout) < 0.2, run.stderr
-
-
-def free_bytes():
-    with open("/proc/meminfo") as file:
-        facts = dict(line.split(":") for line in file)
-    return 1024 * int(facts["MemAvailable"].split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the free memory as Linux states it")
-def test_more_elements_than_a_32_bit_index_holds():
-    """Row r is the constant r mod 7 + 1 in column 0 and in the last, zero between: every number follows by hand."""
-    rows, columns = 2200, 1_000_000
-    if free_bytes() < 11e9:
-        pytest.skip("needs 11 GB of free memory")
-    grads = np.zeros((rows, columns), dtype=np.float32)
-    value = np.arange(rows) % 7 + 1.0
-    grads[:, 0], grads[:, -1] = value, -value
-    norms = np.sqrt(2) * value
-    total = (value * np.minimum(1, 3.0 / norms)).sum()
-    clipped = kernels.clip_and_noise(grads, 3.0)
-    np.testing.assert_allclose(clipped.norms, norms, rtol=1e-6)
-    np.testing.assert_allclose(clipped.sum[[0, -1]], [total, -total], rtol=1e-6)
-    assert not clipped.sum[1:-1].any()
-    scores = kernels.clip_scores(grads, grads[-2:], 3.0)
-    wanted = 2 * value[-2:, None] * (value * np.minimum(1, 3.0 / norms))
-    np.testing.assert_allclose(scores.dots, wanted, rtol=1e-6)
 
 
 torch = pytest.importorskip("torch")
@@ -178,7 +151,7 @@ def within(result, grads, clip, mask=None):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "columns"), NARROW_SIZES)
-def test_norms_sums_and_scores_are_as_near_as_promised(rows, columns, dtype):
+def test_promised_precision(rows, columns, dtype):
     grads, clip = gradients(rows, columns, dtype), 0.9 * columns**0.5
     mask = np.random.default_rng(rows).random(rows) < 0.6
     within(kernels.clip_and_noise(grads, clip), wide(grads), clip)
@@ -192,7 +165,7 @@ def test_norms_sums_and_scores_are_as_near_as_promised(rows, columns, dtype):
     np.testing.assert_allclose(scores.clipped_norms.numpy(), norms, rtol=tolerances.norm(columns, single, True))
 
 
-def test_the_rounding_in_float32_is_there():
+def test_float32_rounding():
     """Else the promises of this file would be about nothing: in float64 the same numbers give other bits."""
     grads = gradients(256, 4096, torch.bfloat16)
     narrow, double = kernels.clip_and_noise(grads, 30.0), kernels.clip_and_noise(grads.float(), 30.0)
@@ -202,7 +175,7 @@ def test_the_rounding_in_float32_is_there():
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "columns"), NARROW_SIZES)
-def test_the_bits_do_not_depend_on_threads_or_on_how_rows_lie(rows, columns, dtype):
+def test_threads_and_layouts(rows, columns, dtype):
     grads, clip = gradients(rows, columns, dtype), 0.9 * columns**0.5
     apart = torch.stack([grads, grads], 2)[:, :, 0]
     mask = torch.from_numpy(np.random.default_rng(rows).random(rows) < 0.7)
@@ -223,7 +196,7 @@ def test_the_bits_do_not_depend_on_threads_or_on_how_rows_lie(rows, columns, dty
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (3, 3000), (40, 33)])
 @pytest.mark.parametrize("scale", [1e-36, 1e-22, 1e-13, 1e19, 1e25, 1e34])
-def test_squares_beyond_the_range_of_float32(scale, rows, columns):
+def test_squares_beyond_float32(scale, rows, columns):
     grads = gradients(rows, columns, torch.bfloat16) * scale
     assert torch.isfinite(grads).all()
     for clip in (1.0, scale):
@@ -234,7 +207,7 @@ def test_squares_beyond_the_range_of_float32(scale, rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (3, 3000), (40, 33)])
 @pytest.mark.parametrize("clip", [1e-30, 1e-17])
-def test_factors_beyond_the_range_of_float32(clip, rows, columns):
+def test_factors_beyond_float32(clip, rows, columns):
     """1e-42 has ten bits there, and what comes of it is a number of its full precision."""
     grads = gradients(rows, columns, torch.bfloat16) * 1e10
     within(kernels.clip_and_noise(grads, clip), wide(grads), clip)
@@ -242,7 +215,7 @@ def test_factors_beyond_the_range_of_float32(clip, rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (3, 3000), (40, 33)])
 @pytest.mark.parametrize("clip", [1e36, 3e38])
-def test_two_rows_leave_the_range_of_float32(clip, rows, columns):
+def test_two_rows_beyond_float32(clip, rows, columns):
     grads = gradients(rows, columns, torch.bfloat16)
     grads[:, 0] = torch.tensor([clip, clip, -clip, -clip], dtype=torch.bfloat16).repeat(rows // 4 + 1)[:rows]
     within(kernels.clip_and_noise(grads, clip), wide(grads), clip)
@@ -251,7 +224,7 @@ def test_two_rows_leave_the_range_of_float32(clip, rows, columns):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (40, 33), (5, 70_000)])
-def test_a_bad_row_is_named_and_shows_in_an_unchecked_sum(rows, columns, dtype, bad):
+def test_bad_rows(rows, columns, dtype, bad):
     grads = gradients(rows, columns, dtype)
     grads[rows // 2, 7] = bad
     with pytest.raises(ValueError, match=f"clip_and_noise: `grads` must be finite, but row {rows // 2} has norm {bad}"):
@@ -265,7 +238,7 @@ def test_a_bad_row_is_named_and_shows_in_an_unchecked_sum(rows, columns, dtype, 
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_rows_that_are_not_clipped_are_added_as_they_are(dtype):
+def test_unclipped_rows(dtype):
     """Small whole numbers and a factor of 1: nothing is rounded."""
     grads = torch.from_numpy(np.random.default_rng(5).integers(-9, 10, (77, 1037))).to(dtype)
     result = kernels.clip_and_noise(grads, 1e6)

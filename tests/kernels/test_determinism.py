@@ -66,11 +66,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_bits_do_not_depend_on_the_schedule(name):
+def test_schedules(name):
     assert distinct_results(CASES[name]) == 1
 
 
-def test_the_comparison_can_fail():
+def test_negative_control():
     """A sum whose pieces follow the chunks, in the same threads: the check above must see that it changes."""
     x = np.ascontiguousarray(normals(6, 100_000))
 
@@ -81,7 +81,7 @@ def test_the_comparison_can_fail():
     assert distinct_results(careless) > 1
 
 
-def test_threads_are_chosen_in_the_documented_order(monkeypatch):
+def test_choice_of_threads(monkeypatch):
     monkeypatch.delenv("LEAKCORE_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -108,7 +108,7 @@ def test_threads_are_chosen_in_the_documented_order(monkeypatch):
         kernels.set_num_threads(0)
 
 
-def test_torch_decides_once_it_is_imported(monkeypatch):
+def test_threads_of_torch(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.delenv("LEAKCORE_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 11)

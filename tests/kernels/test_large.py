@@ -66,7 +66,7 @@ def test_solve_labels(grads):
     assert result.identifiable[-1].all()
 
 
-def test_mixture_of_many_sample_steps():
+def test_mixture_of_many_steps():
     mechanism = {"noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1000}
     tail = kernels.mixture_tail(2_200_000, [0.0], seed=4, **mechanism)
     parts = [kernels.mixture_tail(1_100_000, [0.0], seed=4, first_sample=a, **mechanism) for a in (0, 1_100_000)]

@@ -37,7 +37,7 @@ def reference_ratios(num_samples, sigma, rate, **arguments):
 
 @checked
 @given(seeds, st.integers(0, 300), schedules, st.sampled_from(UNDER), st.sampled_from([0, 1, 255, 2**32 - 100, 2**50]))
-def test_any_schedule_equals_the_reference(seed, num_samples, schedule, under, first):
+def test_schedules(seed, num_samples, schedule, under, first):
     sigma, rate = np.array([s for s, _ in schedule]), np.array([q for _, q in schedule])
     arguments = {"under": under, "seed": seed, "first_sample": first}
     got = kernels.mixture_log_ratio(
@@ -57,7 +57,7 @@ def test_any_schedule_equals_the_reference(seed, num_samples, schedule, under, f
     [(1.0, 0.01), (30.0, 1e-3), (1e4, 0.3), (0.5, 0.9), (2.0, 0.9999), (0.04, 0.2), (1e6, 0.9), (12.0, 0.7)],
 )
 @pytest.mark.parametrize("under", UNDER)
-def test_the_log_ratio_in_forty_digits(sigma, rate, under):
+def test_log_ratio_in_forty_digits(sigma, rate, under):
     """Against the definition in high precision on the same points: relative to Σ|terms|, so small ratios count too."""
     steps = 7
     x = reference.mixture_samples(
@@ -82,7 +82,7 @@ def test_the_log_ratio_in_forty_digits(sigma, rate, under):
     st.lists(st.one_of(st.floats(-3, 3), st.sampled_from([-np.inf, np.inf])), max_size=6),
     st.sampled_from(UNDER),
 )
-def test_tails_of_the_same_samples(seed, num_samples, thresholds, under):
+def test_tails(seed, num_samples, thresholds, under):
     arguments = {"noise_multiplier": 0.7, "sample_rate": 0.3, "steps": 5, "under": under, "seed": seed}
     ratios = kernels.mixture_log_ratio(num_samples, **arguments)
     tail = kernels.mixture_tail(num_samples, thresholds, **arguments)
@@ -93,13 +93,13 @@ def test_tails_of_the_same_samples(seed, num_samples, thresholds, under):
     assert tail.num_samples == num_samples
 
 
-def test_a_threshold_equal_to_a_ratio_counts_it():
+def test_threshold_equal_to_a_ratio():
     arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 9, "seed": 4}
     ratios = np.sort(kernels.mixture_log_ratio(100, **arguments))
     np.testing.assert_array_equal(kernels.mixture_tail(100, ratios, **arguments).counts, np.arange(100, 0, -1))
 
 
-def test_thresholds_of_any_shape_and_order():
+def test_threshold_shapes():
     arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 3}
     flat = np.array([0.5, -0.5, 0.5, 0.0, np.inf, -np.inf])
     whole = kernels.mixture_tail(1000, flat, **arguments)
@@ -117,7 +117,7 @@ def test_thresholds_of_any_shape_and_order():
 
 @checked
 @given(seeds, st.lists(st.integers(0, 700), min_size=1, max_size=4), st.randoms())
-def test_shards_merge_to_the_bits_of_the_whole_in_any_order(seed, sizes, random):
+def test_merged_shards(seed, sizes, random):
     arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6, "under": "alternative", "seed": seed}
     thresholds = [-np.inf, -0.3, 0.0, 0.4]
     total, first = sum(sizes), 2**33 + 5
@@ -140,7 +140,7 @@ def test_shards_merge_to_the_bits_of_the_whole_in_any_order(seed, sizes, random)
     assert merged.samples == (((first, first + total),) if total else ())
 
 
-def test_floating_sums_of_shards_would_not_merge():
+def test_floating_sums_of_shards():
     """The negative control: adding the rounded sums of the same shards gives other bits than the exact sum."""
     arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6, "under": "alternative"}
     whole = kernels.mixture_tail(30_000, [-0.3, 0.0], **arguments)
@@ -148,7 +148,7 @@ def test_floating_sums_of_shards_would_not_merge():
     assert (sum(shards) != whole.sums).any()
 
 
-def test_merging_what_does_not_belong_together_is_refused():
+def test_bad_merges():
     arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6}
     tail = kernels.mixture_tail(10, [0.0], **arguments)
     with pytest.raises(ValueError, match="cannot merge: samples 5 to 9 are in both shards"):
@@ -171,7 +171,7 @@ def test_merging_what_does_not_belong_together_is_refused():
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 10), (0.5, 0.02, 30), (3.0, 0.8, 5), (1.0, 1.0, 1)])
-def test_the_two_laws_fit_together(sigma, rate, steps):
+def test_two_laws(sigma, rate, steps):
     """E_ν[e^L 1{L<c}] = μ(L<c) and E_μ[e^{−L} 1{L≥c}] = ν(L≥c), two independent estimates each; p = 1e-4 for all 8."""
     n, cut = 400_000, 0.1
     arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": steps, "seed": 20261121}
@@ -186,7 +186,7 @@ def test_the_two_laws_fit_together(sigma, rate, steps):
         assert abs(z) < -special.ndtri(1e-4 / 8 / 2)
 
 
-def test_full_batch_is_gaussian():
+def test_full_batches():
     """q = 1: L ~ N(∓T/(2σ²), T/σ²), so B_κ has its closed form; counts within 4 standard errors, p = 6e-5."""
     n, sigma, steps, threshold = 500_000, 2.0, 4, 0.3
     for under, sign in (("null", -1), ("alternative", 1)):
@@ -196,7 +196,7 @@ def test_full_batch_is_gaussian():
         assert abs(tail.counts / n - p) < 4 * math.sqrt(p * (1 - p) / n)
 
 
-def test_picks_happen_at_their_rate_however_small():
+def test_rate_of_picks():
     """At σ = 0 a sample is infinite iff a step picked: 1 − (1−q)^T, within 4 standard errors; q = 2^-40 never."""
     for rate, n in ((1e-3, 300_000), (0.3, 100_000)):
         hit = np.isinf(
@@ -208,7 +208,7 @@ def test_picks_happen_at_their_rate_however_small():
     assert np.isfinite(never).all()
 
 
-def test_null_and_alternative_are_independent():
+def test_independence_of_the_laws():
     """|correlation| of 4 million pairs of exponents below 4 standard errors, p = 6e-5."""
     arguments = {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "seed": 9}
     null = kernels.mixture_log_ratio(1_000_000, **arguments)
@@ -216,7 +216,7 @@ def test_null_and_alternative_are_independent():
     assert abs(np.corrcoef(null, other)[0, 1]) < 4e-3
 
 
-def test_extreme_ratios_stay_defined():
+def test_extreme_ratios():
     tail = kernels.mixture_tail(
         1000, [-np.inf, -2000.0, 0.0, np.inf], noise_multiplier=0.1, sample_rate=1.0, steps=100, under="null"
     )
@@ -230,7 +230,7 @@ def test_extreme_ratios_stay_defined():
     np.testing.assert_array_equal(tail.sums, [[1000, 1000, 1000, 0], [0, 0, 0, 0]])
 
 
-def test_the_limit_without_noise():
+def test_no_noise():
     null = kernels.mixture_log_ratio(5, noise_multiplier=0.0, sample_rate=0.25, steps=4)
     np.testing.assert_allclose(null, 4 * math.log(0.75), rtol=1e-15)
     assert (kernels.mixture_log_ratio(5, noise_multiplier=0.0, sample_rate=1.0, steps=4) == -np.inf).all()
@@ -274,7 +274,7 @@ def test_the_limit_without_noise():
         ({"noise_multiplier": np.array(["1"] * 3, object)}, TypeError, "must be a real number or an array of them"),
     ],
 )
-def test_errors_name_argument_value_and_what_is_allowed(change, error, message):
+def test_errors(change, error, message):
     arguments = {"num_samples": 10, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 3, **change}
     n = arguments.pop("num_samples")
     with pytest.raises(error, match=message):
@@ -283,7 +283,7 @@ def test_errors_name_argument_value_and_what_is_allowed(change, error, message):
         kernels.mixture_tail(n, [0.0], **arguments)
 
 
-def test_a_result_keeps_its_thresholds():
+def test_thresholds_of_a_result():
     """A caller's array may be used again: shards of different thresholds must not merge, nor look as if they could."""
     arguments = {"noise_multiplier": 0.7, "sample_rate": 0.3, "steps": 5}
     thresholds = np.array([-0.5, 0.5])
@@ -300,8 +300,6 @@ def test_more_errors():
         kernels.mixture_tail(10, [0.0, np.nan], **arguments)
     with pytest.raises(TypeError, match="`dtype` must be 'float32' or 'float64', got 'float16'"):
         kernels.mixture_log_ratio(10, dtype="float16", **arguments)
-    with pytest.raises(TypeError, match="secure"):
-        kernels.mixture_log_ratio(10, secure=True, **arguments)
 
 
 DTYPES = ("float64", "float32")
@@ -320,7 +318,7 @@ def assert_near(got, wanted, sigma):
 
 @pytest.mark.parametrize("first", FIRSTS)
 @pytest.mark.parametrize("under", UNDER)
-def test_every_route_equals_the_reference(first, under):
+def test_routes(first, under):
     for sigma, rate in ROUTES:
         for count in (1, 6, 700):
             arguments = {"under": under, "seed": 7, "first_sample": first}
@@ -330,13 +328,13 @@ def test_every_route_equals_the_reference(first, under):
 
 @checked
 @given(seeds, st.integers(0, 600), st.floats(0.05, 100), st.floats(0, 1), st.sampled_from(UNDER), st.integers(0, 2**63))
-def test_any_range_equals_the_reference(seed, num_samples, sigma, rate, under, first):
+def test_ranges(seed, num_samples, sigma, rate, under, first):
     arguments = {"under": under, "seed": seed, "first_sample": first}
     got = kernels.mixture_log_ratio(num_samples, noise_multiplier=sigma, sample_rate=rate, steps=1, **arguments)
     assert_near(got, reference_ratios(num_samples, sigma, rate, **arguments), sigma)
 
 
-def test_sample_i_is_draw_i_mod_4_of_row_i_div_4():
+def test_draws_of_samples():
     """At q = σ = 1 the ratio is z − ½ under the null and z + ½ under the alternative, rounded once."""
     for step, shift in ((0, -0.5), (1, 0.5)):
         z = kernels.standard_normal((300, 4), seed=5, purpose="mixture_one", step=step, first_row=10).ravel()
@@ -348,7 +346,7 @@ def test_sample_i_is_draw_i_mod_4_of_row_i_div_4():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("under", UNDER)
-def test_parts_are_slices_of_the_whole_and_merge(under, dtype):
+def test_parts_of_a_call(under, dtype):
     thresholds = [-np.inf, -0.005, 0.0, 0.4]
     first, cuts = 2**34 - 1003, (0, 1, 6, 6, 263, 1002, 1005, 1900)
     for sigma, rate in ROUTES[:-2]:
@@ -370,7 +368,7 @@ def test_parts_are_slices_of_the_whole_and_merge(under, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("under", UNDER)
-def test_a_long_call_equals_its_blocks(under, dtype):
+def test_blocks_of_a_long_call(under, dtype):
     """In a call of many blocks the words of one are drawn together with the logarithms of the block before, unless a
     logarithm's argument is beyond 1.41: never in the first route, sometimes in the second, always in the third."""
     first, count, block = 2**34 - 6144, 12_800, 256
@@ -388,7 +386,7 @@ def test_a_long_call_equals_its_blocks(under, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("under", UNDER)
-def test_each_configuration_equals_a_call_of_its_own(under, dtype):
+def test_configurations(under, dtype):
     shared = {"steps": 1, "under": under, "seed": 8, "first_sample": 1003, "dtype": dtype}
     for routes in (ROUTES, ((1.0, 0.01), (0.6, 0.1), (0.9, 0.3))):
         sigma, rate = np.array(routes).T[:, :, None]
@@ -403,7 +401,7 @@ def test_each_configuration_equals_a_call_of_its_own(under, dtype):
 
 
 @pytest.mark.parametrize("under", UNDER)
-def test_float32_is_within_its_documented_error(under):
+def test_float32_error(under):
     for sigma, rate in ROUTES[:3]:
         arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": 1, "under": under, "first_sample": 5}
         wide = kernels.mixture_log_ratio(50_000, **arguments)
@@ -413,7 +411,7 @@ def test_float32_is_within_its_documented_error(under):
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-def test_a_tie_in_the_leading_word_is_broken_by_the_next(steps):
+def test_tie_in_the_leading_word(steps):
     """q·2³² = a drawn word + r: that draw picks iff its next 32 bits are below r·2³². At σ = 0 a pick is infinite."""
     arguments = {"under": "alternative", "seed": 3, "first_sample": 2}
     rows, first_row, purpose = (

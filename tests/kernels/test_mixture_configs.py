@@ -21,7 +21,7 @@ THRESHOLDS = [0.5, -np.inf, -0.01, 0.0, 3.0]
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("under", UNDER)
 @pytest.mark.parametrize("steps", STEPS)
-def test_each_configuration_equals_a_call_of_its_own(steps, under, dtype):
+def test_configurations(steps, under, dtype):
     n = 20_000 // steps + 300
     shared = {"steps": steps, "under": under, "seed": 8, "first_sample": 1000, "dtype": dtype}
     ratios = kernels.mixture_log_ratio(n, noise_multiplier=SIGMAS, sample_rate=RATES, **shared)
@@ -38,7 +38,7 @@ def test_each_configuration_equals_a_call_of_its_own(steps, under, dtype):
         np.testing.assert_array_equal(tails.sums[:, c], tail.sums)
 
 
-def test_shapes_of_configurations():
+def test_shapes():
     schedule = np.linspace(0.5, 2.0, 6)
     shared = {"steps": 6, "seed": 2}
     one = kernels.mixture_log_ratio(99, noise_multiplier=schedule, sample_rate=0.1, **shared)
@@ -65,7 +65,7 @@ def test_shapes_of_configurations():
 
 @pytest.mark.parametrize("steps", [1, 6])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_an_array_of_the_callers_is_filled(steps, dtype):
+def test_out(steps, dtype):
     for sigma, shape in ((1.0, (1001,)), ([[1.0], [2.0]], (2, 1001))):
         arguments = {"noise_multiplier": sigma, "sample_rate": 0.1, "steps": steps, "dtype": dtype, "first_sample": 3}
         out = np.full(np.prod(shape) + 2, np.nan, dtype=dtype)
@@ -82,12 +82,15 @@ def test_an_array_of_the_callers_is_filled(steps, dtype):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5])
-@pytest.mark.parametrize(("sigma", "shape"), [(1.0, (4_200_003,)), ([[1.0], [2.0]], (2, 2_100_003))])
-def test_a_large_array_of_the_callers_is_filled_past_the_caches(sigma, shape, shift):
+@pytest.mark.parametrize(
+    ("dtype", "sigma", "shape"),
+    [("float64", 1.0, (4_200_003,)), ("float64", [[1.0], [2.0]], (2, 2_100_003)), ("float32", 1.0, (8_400_003,))],
+)
+def test_large_out(dtype, sigma, shape, shift):
     """From 32 MiB on, one step's ratios are stored line by line, or their lines asked for beforehand: wherever the
     array and its rows begin."""
-    arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3}
-    out = np.full(np.prod(shape) + 9, np.nan)
+    arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3, "dtype": dtype}
+    out = np.full(np.prod(shape) + 9, np.nan, dtype)
     inside = slice(shift, shift + np.prod(shape))
     kernels.mixture_log_ratio(shape[-1], out=out[inside].reshape(shape), **arguments)
     np.testing.assert_array_equal(out[inside].reshape(shape), kernels.mixture_log_ratio(shape[-1], **arguments))
@@ -95,7 +98,7 @@ def test_a_large_array_of_the_callers_is_filled_past_the_caches(sigma, shape, sh
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_shards_of_configurations_merge_to_the_bits_of_the_whole(dtype):
+def test_merged_shards(dtype):
     arguments = {"noise_multiplier": SIGMAS, "sample_rate": RATES, "steps": 5, "under": "alternative", "dtype": dtype}
     whole = kernels.mixture_tail(1000, THRESHOLDS, **arguments)
     parts = [kernels.mixture_tail(b - a, THRESHOLDS, first_sample=a, **arguments) for a, b in ((600, 1000), (0, 600))]
@@ -110,7 +113,7 @@ def test_shards_of_configurations_merge_to_the_bits_of_the_whole(dtype):
 
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("under", UNDER)
-def test_every_length_of_schedule_equals_the_reference(steps, under):
+def test_lengths_of_schedules(steps, under):
     sigma, rate = np.full(steps, 0.9), np.full(steps, 0.02)
     arguments = {"under": under, "seed": 6, "first_sample": 2**32 - 50}
     got = kernels.mixture_log_ratio(150, noise_multiplier=0.9, sample_rate=0.02, steps=steps, **arguments)
@@ -124,7 +127,7 @@ def test_every_length_of_schedule_equals_the_reference(steps, under):
     [(1.0, 0.01), (2.0, 0.5), (0.5, 0.1), (10.0, 0.01), (100.0, 0.1), (0.59014, 0.28036), (0.58401, 0.31903)],
 )
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_error_of_float32(sigma, rate, steps):
+def test_float32_error(sigma, rate, steps):
     """The documented bound on every sample, and a mean error below 5e-6 standard deviations of L: a bias adds up over
     steps, and no number of samples averages it away. (Its own standard error here is below 1e-7 of them.) The last two
     pairs are among the worst of 800,000, in which the roundings of σ and q, always the same, add up to 3.1e-6."""
@@ -137,7 +140,7 @@ def test_the_error_of_float32(sigma, rate, steps):
         assert abs(error.mean()) <= 5e-6 * wide.std()
 
 
-def test_float32_falls_back_where_it_is_unsafe():
+def test_float32_fallback():
     """Small σ and q > 1/2: computed in float64 and rounded once, so that it is as near as float32 can be."""
     for sigma, rate in ((0.3, 0.1), (0.01, 0.3), (0.0, 0.3), (1.0, 0.9), (1.0, 1.0), (1.0, 1e-300)):
         arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": 9, "under": "alternative"}
@@ -146,7 +149,7 @@ def test_float32_falls_back_where_it_is_unsafe():
         np.testing.assert_array_equal(kernels.mixture_log_ratio(500, dtype="float32", **arguments), wanted)
 
 
-def test_a_float32_tail_counts_its_own_ratios():
+def test_float32_tails():
     arguments = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 20, "dtype": "float32"}
     ratios = kernels.mixture_log_ratio(5000, **arguments)
     for count, threshold in zip(kernels.mixture_tail(5000, [-0.5, 0.1], **arguments).counts, [-0.5, 0.1], strict=True):
@@ -154,7 +157,7 @@ def test_a_float32_tail_counts_its_own_ratios():
 
 
 @pytest.mark.parametrize("thresholds", [3, 12, 13, 60])
-def test_few_and_many_thresholds_sum_alike(thresholds):
+def test_few_and_many_thresholds(thresholds):
     """Around the number at which the tally changes its way; ratios far apart, so that one window does not hold all."""
     for sigma, scale in ((0.7, 2.0), (0.11, 400.0)):
         arguments = {"noise_multiplier": sigma, "sample_rate": 0.3, "steps": 9, "under": "alternative", "seed": 5}

@@ -22,7 +22,7 @@ KNOWN = [[int(w, 16) for w in line.split()] for line in KAT.read_text().splitlin
 
 
 @pytest.mark.parametrize("numbers", KNOWN, ids=["zeros", "ones", "pi"])
-def test_known_answers_through_python_and_in_the_reference(numbers):
+def test_known_answers(numbers):
     counter, key, expected = numbers[:4], numbers[4:6], numbers[6:]
     assert list(kernels.philox4x32(counter, key)) == expected
     assert philox.philox4x32(np.array(counter), np.array(key)).tolist() == expected
@@ -34,7 +34,7 @@ def test_known_answers_in_cpp():
     kernels.selftest()
 
 
-def test_selftest_names_what_is_wrong(monkeypatch):
+def test_selftest(monkeypatch):
     monkeypatch.setattr(_C, "selftest", lambda: "two and two make five")
     with pytest.raises(RuntimeError, match="the native core is broken: two and two make five"):
         kernels.selftest()
@@ -42,12 +42,12 @@ def test_selftest_names_what_is_wrong(monkeypatch):
 
 @checked
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6))
-def test_any_counter_equals_the_reference(words):
+def test_counters(words):
     expected = philox.philox4x32(np.array(words[:4]), np.array(words[4:]))
     assert list(kernels.philox4x32(words[:4], words[4:])) == expected.tolist()
 
 
-def test_what_native_code_draws_has_the_same_words_in_cpp_python_and_the_reference():
+def test_words_in_three_languages():
     mixture = ("MIXTURE", "MIXTURE_PICK", "MIXTURE_ONE", "MIXTURE_ONE_PICK")
     native = (*mixture, "CLIP_NOISE", "ALLOCATION", "ALLOCATION_PICK")
     assert _C.streams == {name.lower(): Stream[name] >> 24 for name in native}
@@ -64,7 +64,7 @@ def test_what_native_code_draws_has_the_same_words_in_cpp_python_and_the_referen
     st.sampled_from([0, 1, 2**32 - 2, 2**40]),
     layouts,
 )
-def test_rows_equal_the_reference(seed, rows, cols, step, first_row, layout):
+def test_rows(seed, rows, cols, step, first_row, layout):
     arguments = {"seed": seed << 20, "purpose": Stream.CALLER, "step": step, "first_row": first_row}
     uniform = kernels.uniform((rows, cols), **arguments)
     np.testing.assert_array_equal(uniform, philox.uniform(rows, cols, **{**arguments, "purpose": Stream.CALLER >> 24}))
@@ -77,7 +77,7 @@ def test_rows_equal_the_reference(seed, rows, cols, step, first_row, layout):
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("rows", "cols"), [(0, 3), (3, 0), (1, 1), (2, 4), (3, 1030), (700, 7)])
-def test_every_device_draws_the_same(rows, cols):
+def test_devices(rows, cols):
     arguments = {"seed": 9, "purpose": "caller", "step": 3, "first_row": 2**32 - 2}
     uniform = devices.kernels.uniform((rows, cols), **arguments)
     np.testing.assert_array_equal(uniform, kernels.uniform((rows, cols), **arguments))
@@ -92,7 +92,7 @@ def test_every_device_draws_the_same(rows, cols):
     np.testing.assert_array_equal(apart, normal)
 
 
-def test_a_row_does_not_depend_on_its_neighbours_or_its_length():
+def test_independence_of_rows():
     whole = kernels.standard_normal((9, 1000), seed=7, purpose="caller", step=3)
     part = kernels.standard_normal((2, 333), seed=7, purpose="caller", step=3, first_row=4)
     np.testing.assert_array_equal(part, whole[4:6, :333])
@@ -100,7 +100,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_its_length():
     np.testing.assert_array_equal(single, whole.astype(np.float32))
 
 
-def test_seed_purpose_step_and_row_all_matter():
+def test_keys_of_a_row():
     base = {"seed": 1, "purpose": "caller", "step": 0, "first_row": 0}
     drawn = [kernels.uniform((1, 64), **base)]
     changes = [("seed", 2), ("seed", 1 + 2**32), ("purpose", "batch"), ("step", 1), ("first_row", 1)]
@@ -121,7 +121,7 @@ def smallest_p(z):
 
 
 @pytest.mark.full
-def test_normals_follow_the_normal_law():
+def test_normal_law():
     """A million draws at a fixed seed; p = 1e-3 over the five tests (Bonferroni): a correct one passes with 99.9%."""
     z = kernels.standard_normal((1000, 1000), seed=20261121, purpose="data_order").ravel()
     assert smallest_p(z) > 1e-3 / 5
@@ -129,7 +129,7 @@ def test_normals_follow_the_normal_law():
     assert smallest_p(z + 0.006) < 1e-3 / 5, "a shift of 0.006 goes unnoticed"
 
 
-def test_the_stated_truncation():
+def test_truncation():
     largest = np.sqrt(66 * np.log(2))
     assert largest == pytest.approx(6.7637, abs=5e-5)
     assert 2 * special.ndtr(-largest) < 1.4e-11
@@ -169,12 +169,12 @@ def test_the_stated_truncation():
         ({"out": np.lib.stride_tricks.as_strided(np.zeros(9), (2, 3), (8, 8))}, ValueError, "lie across each other"),
     ],
 )
-def test_errors_name_what_is_allowed(change, error, message):
+def test_errors(change, error, message):
     with pytest.raises(error, match=message):
         kernels.standard_normal(**{"shape": (2, 3), "seed": 1, "purpose": "caller", **change})
 
 
-def test_uniforms_stay_below_one():
+def test_uniforms():
     """Rounded to float32 the largest would be 1."""
     with pytest.raises(TypeError, match="`out` must be of type float64, got float32"):
         kernels.uniform((2, 3), seed=1, purpose="data_order", out=np.zeros((2, 3), np.float32))
@@ -191,7 +191,7 @@ def test_philox_errors():
         kernels.philox4x32((0, 0, 2**32, 0), (0, 0))
 
 
-def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
+def test_interruptible_calls(monkeypatch):
     arguments = {"seed": 3, "purpose": "label_releases", "step": 5, "first_row": 2**32 - 2}
     whole = kernels.standard_normal((7, 11), **arguments)
     monkeypatch.setattr("leakcore.kernels.random._DRAWS_PER_CALL", 25)  # two rows

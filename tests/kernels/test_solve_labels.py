@@ -67,7 +67,7 @@ def numerical_rank_is_clear(jacobian, rcond):
     st.lists(st.sampled_from(["zero", "repeat", "combine", "scale"]), max_size=3),
     st.one_of(st.none(), st.integers(0, 3)),
 )
-def test_any_system_equals_the_pseudo_inverse(seed, n, d, dtype, layout, other_layout, defects, outputs):
+def test_pseudo_inverse(seed, n, d, dtype, layout, other_layout, defects, outputs):
     rng = np.random.default_rng(seed)
     jacobian = rng.standard_normal((n, d))
     for defect in defects if n else []:
@@ -93,7 +93,7 @@ def test_any_system_equals_the_pseudo_inverse(seed, n, d, dtype, layout, other_l
 
 @checked
 @given(seeds, st.lists(st.integers(0, 3), max_size=3), layouts, st.booleans())
-def test_leading_dimensions_are_problems(seed, batch, layout, several):
+def test_leading_dimensions(seed, batch, layout, several):
     jacobian = normals(seed, *batch, 4, 7)
     gradient = normals(seed + 1, *batch, 7, *([2] if several else []))
     result = kernels.solve_labels(laid_out(jacobian, layout), laid_out(gradient, layout))
@@ -107,7 +107,7 @@ def test_leading_dimensions_are_problems(seed, batch, layout, several):
 
 @checked
 @given(seeds, st.integers(1, 30), st.integers(0, 60), dtypes, st.floats(-4, 0), st.booleans())
-def test_the_error_bound_holds_for_a_gradient_rounded_where_it_was_made(seed, n, extra, dtype, spread, saturated):
+def test_error_bound_of_a_rounded_gradient(seed, n, extra, dtype, spread, saturated):
     """The truth lies within residual ± error when jacobian and gradient were computed in the input's own type."""
     rng = np.random.default_rng(seed)
     d = n + extra
@@ -127,7 +127,7 @@ def test_the_error_bound_holds_for_a_gradient_rounded_where_it_was_made(seed, n,
 
 
 @pytest.mark.parametrize(("dtype", "entry", "size"), [("float16", 1.0, 1e-9), ("float32", 1e-30, 1e-17)])
-def test_the_error_bound_covers_a_gradient_that_underflowed(dtype, entry, size):
+def test_error_bound_of_an_underflowed_gradient(dtype, entry, size):
     jacobian = np.full((1, 1), entry, dtype)
     gradient = np.array([entry * size]).astype(dtype)
     assert gradient == 0
@@ -137,7 +137,7 @@ def test_the_error_bound_covers_a_gradient_that_underflowed(dtype, entry, size):
     assert (result.error < 1e-6).all()  # 1e-6 of a whole label would be seen
 
 
-def test_the_error_bound_covers_terms_that_underflow():
+def test_error_bound_of_underflowing_terms():
     """500 float16 systems whose products lie about the smallest number of the type, summed there."""
     rng = np.random.default_rng(8)
     jacobian = (rng.standard_normal((500, 4, 12)) * 2.0 ** rng.uniform(-9, -5, (500, 1, 1))).astype("float16")
@@ -153,7 +153,7 @@ def test_the_error_bound_covers_terms_that_underflow():
     assert (off > 40 * 2.0**-11 * np.abs(true)).any()
 
 
-def test_the_error_bound_is_not_vacuous():
+def test_size_of_the_error_bound():
     """A well-conditioned batch in float32: the bound is a small share of a typical residual, so signs are decided."""
     jacobian, true = normals(1, 50, 200, dtype="float32"), np.random.default_rng(2).uniform(-1, 1, 50)
     result = kernels.solve_labels(jacobian, gradient_of(jacobian, true).astype("float32"))
@@ -161,7 +161,7 @@ def test_the_error_bound_is_not_vacuous():
     assert np.abs(result.residual - true).max() > 1e-9
 
 
-def test_labels_behind_a_gradient():
+def test_gradients():
     rng = np.random.default_rng(3)
     jacobian = rng.standard_normal((40, 60))
     labels = rng.integers(0, 2, 40)
@@ -171,7 +171,7 @@ def test_labels_behind_a_gradient():
     np.testing.assert_allclose(result.residual, probs - labels, atol=1e-12)
 
 
-def test_the_undetermined_are_named_and_the_others_still_solved():
+def test_undetermined_samples():
     jacobian, true = normals(4, 6, 10), np.array([0.5, -0.5, 0.25, -0.25, 0.75, -0.75])
     jacobian[1] = 0
     jacobian[4] = jacobian[2]
@@ -183,14 +183,14 @@ def test_the_undetermined_are_named_and_the_others_still_solved():
     assert result.residual[1] == result.leverage[1] == 0
 
 
-def test_a_weak_dependence_undetermines_only_those_who_take_part():
+def test_weak_dependence():
     jacobian = normals(5, 5, 9)
     jacobian[3] = jacobian[0] + 0.01 * jacobian[1]
     result = kernels.solve_labels(jacobian, gradient_of(jacobian, np.full(5, 0.5)))
     np.testing.assert_array_equal(result.identifiable, [False, False, True, False, True])
 
 
-def test_more_samples_than_weights_determine_nobody():
+def test_more_samples_than_weights():
     result = kernels.solve_labels(normals(6, 9, 4), normals(7, 4))
     assert int(result.rank) == 4
     assert not result.identifiable.any()
@@ -199,7 +199,7 @@ def test_more_samples_than_weights_determine_nobody():
 @pytest.mark.parametrize("singular", [1e-3, 1e-9, 1e-11, 1e-13])
 @pytest.mark.parametrize("rcond", [1e-10, 1e-12])
 @pytest.mark.parametrize("shape", [(8, 12), (12, 8), (8, 8)])
-def test_a_cut_among_small_singular_values_is_decided_as_the_reference_does(singular, rcond, shape):
+def test_cut_among_small_singular_values(singular, rcond, shape):
     """The one case where QR cannot tell: the Jacobi route must count and solve as the reference does."""
     rng = np.random.default_rng(8)
     k = min(shape)
@@ -215,7 +215,7 @@ def test_a_cut_among_small_singular_values_is_decided_as_the_reference_does(sing
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e200])
-def test_the_scale_of_the_system_does_not_matter(scale):
+def test_scale_of_the_system(scale):
     jacobian, true = normals(9, 5, 8), np.linspace(-0.5, 0.5, 5)
     result = kernels.solve_labels(scale * jacobian, scale * gradient_of(jacobian, true))
     np.testing.assert_allclose(result.residual, true, atol=1e-13)
@@ -224,7 +224,7 @@ def test_the_scale_of_the_system_does_not_matter(scale):
 
 
 @pytest.mark.parametrize(("n", "d"), [(0, 0), (0, 3), (3, 0), (1, 1)])
-def test_the_smallest_systems(n, d):
+def test_smallest_systems(n, d):
     result = kernels.solve_labels(np.ones((n, d)), np.full(d, 0.5))
     assert result.residual.shape == result.leverage.shape == result.identifiable.shape == (n,)
     assert int(result.rank) == min(n, d)
@@ -233,14 +233,14 @@ def test_the_smallest_systems(n, d):
 
 
 @pytest.mark.parametrize("n", [7, 8, 9, 24, 33, 64, 130, 200])
-def test_sizes_around_stripes_and_panels(n):
+def test_sizes_around_stripes(n):
     """A whole number of stripes, one sample more or fewer, and a Jacobian of more columns than one pass takes."""
     jacobian = normals(n, n, 2 * n + 301)
     gradient = normals(n + 1, 2 * n + 301)
     check(kernels.solve_labels(jacobian, gradient), jacobian, gradient, np.finfo(np.float64).eps * (2 * n + 301))
 
 
-def test_a_bad_problem_among_good_ones_changes_none_of_them():
+def test_bad_problems():
     """Ill-conditioned, rank-deficient and tiny problems take the other route; their neighbours' bits stay."""
     jacobian, gradient = normals(11, 40, 6, 9), normals(12, 40, 9)
     alone = kernels.solve_labels(jacobian, gradient)
@@ -254,7 +254,7 @@ def test_a_bad_problem_among_good_ones_changes_none_of_them():
     np.testing.assert_array_equal(mixed.rank[[3, 17, 20]], [5, 6, 6])
 
 
-def test_a_residual_beyond_the_results_type_has_no_bound():
+def test_residual_beyond_the_dtype():
     """The system determines the label, and the type cannot hold it: the error is infinite, as for any other unknown."""
     for dtype, entry, gradient in (("float64", 1e-300, 1e300), ("float32", 1e-40, 1.0)):
         narrow = np.array([[entry]], dtype=dtype)
@@ -295,12 +295,12 @@ JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
         (JAC[0] * np.inf, GRAD[0], None, ValueError, "solve_labels: `jacobian` must be finite, but has a"),
     ],
 )
-def test_errors_name_argument_value_and_what_is_allowed(jacobian, gradient, rcond, error, message):
+def test_errors(jacobian, gradient, rcond, error, message):
     with pytest.raises(error, match=message):
         kernels.solve_labels(jacobian, gradient, rcond=rcond)
 
 
-def test_systems_beyond_48_kib_of_shared_memory(device):
+def test_large_systems(device):
     """A device gives a block more where it is asked: up to N = 128 and more where 96 KiB are there."""
     for n in (90, 91, 128, 161):
         c, g = normals(n, 2, n, n + 20), normals(n + 1, 2, n + 20)
@@ -310,7 +310,7 @@ def test_systems_beyond_48_kib_of_shared_memory(device):
         np.testing.assert_allclose(result.residual[0], wanted, rtol=0, atol=np.max(result.error[0]) + 1e-9)
 
 
-def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
+def test_interruptible_calls(monkeypatch):
     jacobian = normals(0, 4, 3, 5, 9)[:, :, ::-1]
     gradient = normals(1, 4, 3, 9, 2)
     whole = kernels.solve_labels(jacobian, gradient)
@@ -352,7 +352,7 @@ def agree(fast, slow):
 
 @checked
 @given(seeds, st.integers(1, 70), st.integers(0, 90), st.floats(0, 9), st.one_of(st.none(), st.integers(1, 3)))
-def test_the_two_routes_agree(seed, n, extra, log_condition, outputs):
+def test_two_routes(seed, n, extra, log_condition, outputs):
     rng = np.random.default_rng(seed)
     jacobian = conditioned(rng, n, n + extra, 10**log_condition) * 10 ** rng.uniform(-2, 2, (n, 1))
     gradient = rng.standard_normal((n + extra, *([] if outputs is None else [outputs])))
@@ -365,7 +365,7 @@ def test_the_two_routes_agree(seed, n, extra, log_condition, outputs):
 
 @pytest.mark.parametrize("offset", [-1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3])
 @pytest.mark.parametrize("condition", [3.0, 300.0])
-def test_the_routes_agree_near_the_cut(offset, condition):
+def test_routes_near_the_cut(offset, condition):
     """rcond just below and above 1/(‖C‖·‖C⁺‖), where the proof ends, and 1/κ, where the rank falls."""
     jacobian = conditioned(np.random.default_rng(10), 20, 30, condition)
     gradient = gradient_of(jacobian, np.full(20, 0.5))
@@ -401,7 +401,7 @@ def in_longdouble(jacobian, gradient):
 @pytest.mark.parametrize("outside", [0.0, 1e-3, 1.0])
 @pytest.mark.parametrize("log_condition", range(8))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_less_accurate_than_pivoted_qr(dtype, log_condition, outside):
+def test_accuracy_against_pivoted_qr(dtype, log_condition, outside):
     """LAPACK's gelsy in the input's type, no singular value cut by either. Single errors scatter by a factor of two
     either way, so what is held to gelsy is the geometric mean over 24 systems, at five of its standard errors."""
     rng = np.random.default_rng(13)
@@ -443,7 +443,7 @@ def beginning_at(values: np.ndarray, offset: int, gap: int) -> np.ndarray:
     ("n", "d"),
     [(1, 1), (2, 3), (3, 8), (5, 16), (7, 17), (13, 31), (11, 64), (12, 72), (9, 80), (9, 88), (6, 520), (50, 200)],
 )
-def test_no_bit_depends_on_where_rows_begin(dtype, n, d):
+def test_places_of_rows(dtype, n, d):
     jacobian, gradient = normals(n, 3, n, d, dtype=dtype), normals(d, 3, d, dtype=dtype)
     wanted = kernels.solve_labels(jacobian, gradient)
     for offset in range(0, LINE, jacobian.itemsize):
@@ -454,7 +454,7 @@ def test_no_bit_depends_on_where_rows_begin(dtype, n, d):
                 np.testing.assert_array_equal(getattr(result, name), getattr(wanted, name), err_msg=f"{offset} {gap}")
 
 
-def test_a_gradient_of_any_kind_gives_the_same():
+def test_kinds_of_gradient():
     """Gradients are taken from where they are, converted a vector at a time, or element by element."""
     jacobian, gradient = normals(1, 4, 20, 43, dtype="float32"), normals(2, 4, 43, dtype="float16")
     wanted = kernels.solve_labels(jacobian.astype("float64"), gradient.astype("float64"))

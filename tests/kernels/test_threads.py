@@ -36,11 +36,11 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_forked_child_computes_the_same():
+def test_forked_child():
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=HANG)
 
 
-def test_callers_at_the_same_time_compute_the_same():
+def test_simultaneous_callers():
     """Several sizes: their partial sums lie in memory that one call leaves to the next."""
     rows = [ROWS, ROWS.reshape(300, 4000), ROWS[:, :90_000].reshape(80, 4500), ROWS.reshape(2400, 500)]
 
@@ -82,7 +82,7 @@ for status in started.values():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_calls_share_their_threads_and_these_take_no_signals():
+def test_shared_threads_and_signals():
     subprocess.run([sys.executable, "-c", MANNERS], check=True, timeout=HANG)
 
 
@@ -97,12 +97,12 @@ time.sleep(0.3)
 """
 
 
-def test_a_process_may_end_while_a_daemon_thread_is_in_a_kernel():
+def test_daemon_thread_at_exit():
     for _ in range(3):
         subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=HANG)
 
 
-def test_an_error_in_a_helper_reaches_the_caller(two_threads):
+def test_error_in_a_helper(two_threads):
     rows = ROWS.copy()
     rows[3, -1] = np.nan
     for _ in range(20):

@@ -34,7 +34,7 @@ PAIR = kernels.Allocation(1.0, 5, epochs=2, k=3)
 
 @pytest.mark.full(keep=2)
 @pytest.mark.parametrize("name", CASES)
-def test_torch_accepts_the_operator(name):
+def test_opcheck(name):
     from leakcore.kernels import torch_operators as operators
 
     torch.library.opcheck(getattr(operators, name.partition(" ")[0]), CASES[name])
@@ -65,13 +65,13 @@ def drawn(grads):
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved, drawn])
-def test_a_whole_graph_with_kernels_compiles(function):
+def test_compiled_graph(function):
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")(GRADS)
     for got, wanted in zip(compiled, function(GRADS), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
-def test_a_factor_is_not_traced():
+def test_factor_outside_the_graph():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     pair = kernels.Allocation(1.0, 2, factor=[[1.0], [0.5]])
@@ -79,7 +79,7 @@ def test_a_factor_is_not_traced():
         make_fx(lambda grads: kernels.allocation_log_ratio(pair, 3, like=grads))(GRADS)
 
 
-def test_fake_and_meta_tensors_have_shapes():
+def test_fake_and_meta_tensors():
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode():
@@ -95,7 +95,7 @@ def test_fake_and_meta_tensors_have_shapes():
     assert total.device.type == "meta"
 
 
-def test_a_recorded_call_is_not_a_constant():
+def test_recorded_calls():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def function(grads):
@@ -106,7 +106,7 @@ def test_a_recorded_call_is_not_a_constant():
     torch.testing.assert_close(torch.jit.trace(function, (GRADS,))(other), function(other), rtol=0, atol=0)
 
 
-def test_forward_mode_is_refused_not_zero():
+def test_forward_mode():
     from leakcore.kernels import torch_operators as operators
 
     def operator(grads):
@@ -123,7 +123,7 @@ def test_forward_mode_is_refused_not_zero():
 
 
 @pytest.mark.skipif(not hasattr(torch.library.CustomOpDef, "register_vmap"), reason="torch 2.5")
-def test_vmap_calls_once_for_each_and_repeats_no_noise():
+def test_vmap_calls_and_noise():
     batches = torch.stack([GRADS, GRADS.cos(), GRADS.tan()])
 
     def clip(grads, noise):
@@ -142,7 +142,7 @@ def test_vmap_calls_once_for_each_and_repeats_no_noise():
 
 
 @pytest.mark.skipif(not hasattr(torch.library.CustomOpDef, "register_vmap"), reason="torch 2.5")
-def test_vmap_over_any_argument():
+def test_vmap_axes():
     observed, masks, parts = torch.randn(3, 12), torch.rand(3, len(GRADS)) < 0.5, torch.randn(3, len(GRADS), 2)
     for over, call in (
         (observed, lambda x: leakcore.clip_scores(GRADS, x, 1.0).dots),
@@ -157,7 +157,7 @@ def test_vmap_over_any_argument():
         torch.func.vmap(lambda x: leakcore.solve_labels(GRADS, x).residual)(observed[:0])
 
 
-def test_functional_tensors_are_read_by_what_they_stand_for():
+def test_functional_tensors():
     """Their own memory holds anything at all (torch 2.13)."""
     observed = torch.randn(3, 12)
     for over, call in (
@@ -168,7 +168,7 @@ def test_functional_tensors_are_read_by_what_they_stand_for():
         torch.testing.assert_close(torch.func.functionalize(call)(over), call(over), rtol=0, atol=0)
 
 
-def test_constants_are_constants_inside_grad():
+def test_constants_inside_grad():
     for grads in (GRADS, GRADS.bfloat16()):
         wanted = leakcore.clip_and_noise(grads, 1.0).sum
         result = torch.func.grad(lambda w, g=grads: (w * leakcore.clip_and_noise(g, 1.0).sum).sum())(torch.ones(12))
@@ -179,7 +179,7 @@ def test_constants_are_constants_inside_grad():
         torch.func.grad(lambda w: (leakcore.clip_and_noise((GRADS * w).detach(), 1.0).sum * w).sum())(torch.ones(12))
 
 
-def test_what_is_refused_is_refused_where_torch_traces():
+def test_refusals_while_tracing():
     with pytest.raises(TypeError, match="`check_finite` must be True, False or None, got 'x'"):
         kernels.solve_labels(GRADS, GRADS[0], check_finite="x")
     with pytest.raises(Exception, match=r"`seed` must be in \[0, 18446744073709551615\], got -1"):

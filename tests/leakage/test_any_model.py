@@ -31,7 +31,11 @@ def _rows(n: int = 40) -> tuple[Any, Any]:
     return torch.randn(n, 5), torch.randint(0, 3, (n,))
 
 
-def test_a_parameter_that_is_a_number() -> None:
+def _by_layer(model, x, y, progress=None, **measures):
+    return leakage.by_layer(model, x, y, measures=leakage.LayerMeasures(**measures), progress=progress)
+
+
+def test_scalar_parameter() -> None:
     x, y = _rows()
     model = Tempered()
     model(x[:1])[0, y[0]].backward()
@@ -43,12 +47,7 @@ def test_a_parameter_that_is_a_number() -> None:
     released = defenses.release(model, x, y)
     assert released.parts["scale"].shape == ()
     np.testing.assert_allclose(float(released.parts["scale"]), parts["Tempered"].mean(), rtol=1e-5)
-    report = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0),
-    )
+    report = _by_layer(model, x, y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0)
     assert report.layers == names
 
 
@@ -61,16 +60,11 @@ def test_bfloat16() -> None:
     same = leakage.l1_sensitivity(single[1].float(), half[0][:6].float(), y[:6])
     assert measured.value == pytest.approx(same.value, rel=0.05)
     model.bfloat16()
-    report = leakage.by_layer(
-        model,
-        half[0],
-        y,
-        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2),
-    )
+    report = _by_layer(model, half[0], y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2)
     assert np.isfinite(report.original.raw).all()  # type: ignore[union-attr]
 
 
-def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
+def test_root_called_as_its_layer() -> None:
     class head(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -94,7 +88,7 @@ class Recurrent(nn.Module):
         return self.last(self.drop(self.steps(x[..., None])[0][:, -1]))
 
 
-def test_layers_that_torch_does_not_batch() -> None:
+def test_unbatched_layers() -> None:
     """An LSTM in float64 goes row by row; what draws random numbers is refused all the same."""
     x, y = _rows(6)
     torch.manual_seed(1)
@@ -174,7 +168,7 @@ def test_mutual_information(exponent: int, columns: int) -> None:
     assert values[0] == values[1]
 
 
-def test_columns_keep_their_order_and_say_nothing_of_constants() -> None:
+def test_column_order() -> None:
     rows = np.array([[1e300, 5.0, 1.0, 0.0], [-1e300, 5.0, 1.0 + 1e-9, 0.0], [1e299, 5.0, 1.0 + 2e-9, 0.0]])
     ready = ColumnScaler(rows)
     result = ready(rows)

@@ -28,15 +28,22 @@ def _case(n=120):
     return model, torch.from_numpy(x).float(), torch.from_numpy(y), has
 
 
+def _by_layer(model, x, y, progress=None, **measures):
+    return leakage.by_layer(model, x, y, measures=leakage.LayerMeasures(**measures), progress=progress)
+
+
 @pytest.mark.full
 def test_every_measure_for_every_layer():
     model, x, y, has = _case()
     calls = []
-    measured = leakage.by_layer(
+    measured = _by_layer(
         model,
         x,
         y,
-        measures=leakage.LayerMeasures(attributes={"bright": has}, samples=3, permutations=3, iterations=5),
+        attributes={"bright": has},
+        samples=3,
+        permutations=3,
+        iterations=5,
         progress=lambda task, done, total: calls.append(task),
     )
     assert measured.layers == ("0", "3", "5")
@@ -82,31 +89,27 @@ def _check_panels(measured):
 
 
 @pytest.mark.full
-def test_equal_samples_stand_for_one():
+def test_equal_samples():
     model, x, y, has = _case(60)
-    once = leakage.by_layer(
+    once = _by_layer(
         model,
         x,
         y,
-        measures=leakage.LayerMeasures(
-            attributes={"bright": has},
-            samples=1,
-            permutations=3,
-            iterations=0,
-            jacobian=leakage.JacobianBudget(probes=2),
-        ),
+        attributes={"bright": has},
+        samples=1,
+        permutations=3,
+        iterations=0,
+        jacobian=leakage.JacobianBudget(probes=2),
     )
-    often = leakage.by_layer(
+    often = _by_layer(
         model,
         x.repeat(3, 1, 1, 1),
         y.repeat(3),
-        measures=leakage.LayerMeasures(
-            attributes={"bright": np.tile(has, 3)},
-            samples=1,
-            permutations=3,
-            iterations=0,
-            jacobian=leakage.JacobianBudget(probes=2),
-        ),
+        attributes={"bright": np.tile(has, 3)},
+        samples=1,
+        permutations=3,
+        iterations=0,
+        jacobian=leakage.JacobianBudget(probes=2),
     )
     # Copies on both sides of a fold would be told apart whatever the attribute: they add nothing here.
     a, b = once.latent["bright"], often.latent["bright"]
@@ -116,41 +119,30 @@ def test_equal_samples_stand_for_one():
     with pytest.raises(
         ValueError, match=r"attribute 'bright': `attribute` must have shape \(60,\), one for each row, got \(59,\)"
     ):
-        leakage.by_layer(
+        _by_layer(
             model,
             x,
             y,
-            measures=leakage.LayerMeasures(
-                attributes={"bright": has[:59]}, samples=1, iterations=0, jacobian=leakage.JacobianBudget(probes=2)
-            ),
+            attributes={"bright": has[:59]},
+            samples=1,
+            iterations=0,
+            jacobian=leakage.JacobianBudget(probes=2),
         )
 
 
-def test_without_inversion_or_attributes_and_with_probes():
+def test_optional_measures():
     model, x, y, _ = _case()
-    bare = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(
-            attributes={}, samples=2, iterations=0, jacobian=leakage.JacobianBudget(probes=4)
-        ),
-    )
+    bare = _by_layer(model, x, y, attributes={}, samples=2, iterations=0, jacobian=leakage.JacobianBudget(probes=4))
     assert bare.original is None
     assert "Hutchinson, 4 directions" in bare.to_text()
     assert bare.rows()[0]["latent"] == {}
 
 
 @pytest.mark.full
-def test_the_table_fits_a_terminal():
+def test_table_width():
     model, x, y, has = _case()
     many = {f"attribute{i}": has for i in range(4)}
-    measured = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(attributes=many, samples=1, rows=60, columns=20, permutations=0, iterations=0),
-    )
+    measured = _by_layer(model, x, y, attributes=many, samples=1, rows=60, columns=20, permutations=0, iterations=0)
     lines = measured.to_text().splitlines()
     assert max(map(len, lines)) <= 120
     table = [line for line in lines if line.startswith(("layer", "0 ", "3 ", "5 "))]
@@ -159,20 +151,15 @@ def test_the_table_fits_a_terminal():
         assert sum(f"latent: attribute{i}" in line for line in lines) == 1
 
 
-def test_large_layers_are_stood_for_by_some_of_their_parameters():
+def test_large_layers():
     model, x, y, has = _case()
-    few = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(attributes={"bright": has}, samples=1, columns=50, permutations=0, iterations=0),
-    )
+    few = _by_layer(model, x, y, attributes={"bright": has}, samples=1, columns=50, permutations=0, iterations=0)
     assert few.columns == 50
     assert math.isfinite(few.latent["bright"].value[1])
     assert few.latent["bright"].value[0] > 0
 
 
-def test_plain_features_of_inputs():
+def test_plain_features():
     x = torch.rand(11, 3, 8, 8)
     measured = leakage.input_attributes(x)
     assert set(measured) == {"brightness", "texture", "warmth"}
@@ -221,7 +208,7 @@ def test_command(user):
     assert set(report["latent"]) == {"brightness", "texture"}
 
 
-def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
+def test_documented_commands(tmp_path, monkeypatch):
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "where-it-leaks.md").read_text(encoding="utf-8")
     module, rows = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
     monkeypatch.chdir(tmp_path)
@@ -259,7 +246,7 @@ def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_command_says_what_is_wrong(user, arguments, message):
+def test_command_errors(user, arguments, message):
     done = _run(*arguments)
     assert done.exit_code == 2
     assert message in done.output
@@ -269,55 +256,23 @@ def test_command_says_what_is_wrong(user, arguments, message):
 @pytest.mark.parametrize(
     ("model", "data"), [("usernets:build", "soft.npz"), ("leakcore.models:breast_cancer_mlp", "breast-cancer")]
 )
-def test_command_takes_the_targets_that_the_library_takes(user, model, data):
+def test_command_targets(user, model, data):
     """Probabilities, and labels of a model with one logit."""
     done = _run(model, "--data", data, "--samples", "1", "--permutations", "1", "--no-inversion")
     assert done.exit_code == 0, done.output
 
 
-def test_faces_that_were_not_downloaded_are_named(tmp_path, monkeypatch):
+def test_missing_faces(tmp_path, monkeypatch):
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
     done = _run("leakcore.models:lenet", "--data", "lfw")
     assert done.exit_code == 2
     assert "lfw: not in scikit-learn's data folder" in done.output
 
 
-def test_command_on_bundled_data_with_another_loss():
+def test_command_on_bundled_data():
     done = _run(
         "leakcore.models:breast_cancer_mlp", "--data", "breast-cancer", "--loss", "logistic", "--samples", "1",
         "--permutations", "0", "--num-rows", "60", "--no-inversion",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "latent: mean" in done.output
-
-
-@pytest.mark.full(keep=1)
-@pytest.mark.parametrize(
-    ("attributes", "original"), [({}, False), ({}, True), (None, False), (None, True), ({"has": [0, 1] * 20}, False)]
-)
-def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, list[int]] | None, original: bool) -> None:
-    torch.manual_seed(0)
-    x, y = torch.rand(40, 1, 4, 4), torch.arange(40) // 2 % 2
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Sigmoid(), nn.Linear(4, 2))
-    report = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(
-            attributes=attributes, samples=2, rows=40, permutations=1, iterations=2 if original else 0
-        ),
-    )
-    figure = report.figure()
-    (caption,) = [text for text in figure.texts if "colour: " in text.get_text()]
-    caption_text = caption.get_text()
-    assert ("original" in caption_text) is original
-    assert ("latent, subspace: above their nulls" in caption_text.replace("\n", " ")) is (attributes != {})
-    assert ("*: larger than every permutation" in caption_text.replace("\n", " ")) is (attributes != {})
-    assert ("larger than every permutation: p at its smallest" in report.to_text()) is (attributes != {})
-    assert "at least as large" not in report.to_text()
-    assert "estimates, no bounds" in caption_text
-    figure.canvas.draw()
-    box, whole = caption.get_window_extent(), figure.bbox
-    assert whole.x0 <= box.x0
-    assert box.x1 <= whole.x1
-    assert whole.y0 <= box.y0

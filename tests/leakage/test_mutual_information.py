@@ -23,7 +23,7 @@ def _pair(rho, d=1, n=1500, seed=0):
 
 @pytest.mark.full
 @pytest.mark.parametrize("rho", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 0.9])
-def test_bias_on_one_dimensional_gaussians(rho):
+def test_bias_in_one_dimension(rho):
     truth = -0.5 * math.log(1 - rho**2)
     measured = leakage.mutual_information(*_pair(rho), permutations=1 if rho == 0.9 else 0)
     assert measured.value == pytest.approx(truth, abs=0.08)
@@ -36,7 +36,7 @@ def test_bias_on_one_dimensional_gaussians(rho):
 
 
 @pytest.mark.full
-def test_in_five_dimensions_it_finds_most_and_not_more():
+def test_five_dimensions():
     truth = -2.5 * math.log(1 - 0.8**2)
     measured = leakage.mutual_information(*_pair(0.8, d=5), permutations=0)
     assert 0.8 * truth < measured.value < 1.05 * truth
@@ -61,7 +61,7 @@ def test_classes_and_many_columns():
     )
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     with pytest.raises(
         ValueError, match=r"`first` and `second` must have equally many rows, at least 50, got 49 and 49"
     ):
@@ -73,7 +73,7 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.full
-def test_more_classes_than_components() -> None:
+def test_many_classes() -> None:
     """Forty classes that 8 columns tell apart: not merged into `components` directions."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 40, 1500)
@@ -86,7 +86,7 @@ def test_more_classes_than_components() -> None:
     )
 
 
-def test_torch_tensors_of_every_kind() -> None:
+def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     labels = (x[:, 0] > 0).long()
@@ -102,7 +102,7 @@ def test_torch_tensors_of_every_kind() -> None:
 
 
 @pytest.mark.full
-def test_one_informative_column_of_many_is_screened_for() -> None:
+def test_screening() -> None:
     """A shift of four deviations in one of 500 columns is 0.633 nats; without the screen the answer was 0 [0, 0]."""
     y = np.arange(600) % 2
     x = np.random.default_rng(400).normal(size=(600, 500))
@@ -115,7 +115,7 @@ def test_one_informative_column_of_many_is_screened_for() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_column_that_tells_by_its_size_is_screened_for(sign: int) -> None:
+def test_screening_by_size(sign: int) -> None:
     """The screen looks at distances from the median, too: the column's mean is the same in both classes."""
     y = np.arange(300) % 2
     x = np.random.default_rng(3).normal(size=(300, 200))
@@ -125,7 +125,7 @@ def test_a_column_that_tells_by_its_size_is_screened_for(sign: int) -> None:
     assert (np.diff(at) > 0).all()
 
 
-def test_the_screen_looks_at_training_rows_alone() -> None:
+def test_screening_on_training_rows() -> None:
     rng = np.random.default_rng(4)
     x, target = rng.normal(size=(200, 40)), rng.normal(size=(200, 1))
     x[100:, 5] = target[100:, 0]
@@ -135,7 +135,7 @@ def test_the_screen_looks_at_training_rows_alone() -> None:
     assert constant.tolist() == [0, 1]
 
 
-def test_nothing_bounds_the_mutual_information_of_numbers_from_above() -> None:
+def test_no_upper_limit_of_numbers() -> None:
     u, v = _pair(0.0, n=100)
     measured = leakage.mutual_information(u, v, permutations=0, network=leakage.MineNetwork(steps=20))
     assert measured.interval[0] <= 0 < measured.interval[1] == math.inf
@@ -146,7 +146,7 @@ def test_nothing_bounds_the_mutual_information_of_numbers_from_above() -> None:
     assert same.interval == (same.interval[0], pytest.approx(math.log(3)))
 
 
-def test_how_many_classes_there_are_is_asked_for() -> None:
+def test_number_of_classes() -> None:
     few = leakage.MineNetwork(hidden=4, steps=5)
     y = np.arange(60) % 3
     assert leakage.mutual_information(y, y, network=few, permutations=0).interval[1] == math.inf
@@ -275,7 +275,7 @@ def _too_often(misses: int, draws: int, allowed: float) -> bool:
     [(15, 100), *(pytest.param(*p, marks=pytest.mark.slow) for p in ((15, 400), (60, 200), (600, 60)))],
 )
 @pytest.mark.parametrize("case", CASES)
-def test_the_lower_limit_of_the_best_function_covers(case: str, rows: int, draws: int) -> None:
+def test_coverage_of_the_lower_limit(case: str, rows: int, draws: int) -> None:
     """At α = 0.3, which few rows reach as well; the plug-in value is above the truth in about half of the draws."""
     misses = np.zeros(2, int)
     for draw in range(draws):
@@ -284,7 +284,7 @@ def test_the_lower_limit_of_the_best_function_covers(case: str, rows: int, draws
     assert not any(_too_often(int(m), draws, 0.3) for m in misses)
 
 
-def test_the_lower_limit_is_worth_having() -> None:
+def test_tightness_of_the_lower_limit() -> None:
     """Of 300 held-out rows' more than half of the truth where a side consists of classes, else a third."""
     for case, by_pairs, by_classes in (
         ("two equal classes", 0.3, 0.8), ("a shift of 4", 0.3, 0.6), ("ten equal classes", 0.3, 0.6),
@@ -295,7 +295,7 @@ def test_the_lower_limit_is_worth_having() -> None:
         assert second > by_classes * truth, case
 
 
-def test_the_lowest_entropy_is_below_the_entropy() -> None:
+def test_lowest_entropy() -> None:
     """Of 400 draws of 30 rows at α = 0.2, at most as often above it as that allows."""
     for shares in ((0.5, 0.5), (0.1, 0.9), (0.2, 0.3, 0.5)):
         rng, truth = np.random.default_rng(5), -sum(p * math.log(p) for p in shares)
@@ -307,7 +307,7 @@ def test_the_lowest_entropy_is_below_the_entropy() -> None:
     assert mine_limits.lowest_entropy(np.array([30]), 0.2, 1) == 0.0
 
 
-def test_the_sampling_error_is_the_standard_deviation_or_a_little_more() -> None:
+def test_sampling_error() -> None:
     """Of 1,000 plug-in values, where the first order vanishes (two equal classes) as elsewhere."""
     for case in ("two equal classes", "a shift of 1"):
         source, values, squares = CASES[case](), [], []
@@ -345,7 +345,7 @@ def _nothing(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, 
     [(200, 5), *(pytest.param(*p, marks=pytest.mark.slow) for p in ((50, 60), (200, 40), (2000, 15)))],
 )
 @pytest.mark.parametrize("data", [_coin_told_twice, _balanced_classes, _one_column_of_many, _nothing])
-def test_the_intervals_of_trained_networks_cover(
+def test_coverage_of_trained_networks(
     data: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray, float]], rows: int, draws: int
 ) -> None:
     """95% intervals, and what a class can tell at most."""

@@ -18,7 +18,7 @@ def _low_rank(out, rest, rank, n=4):
     return RNG.normal(size=(n, 1, 1)) * 0 + (RNG.normal(size=(out, rank)) @ RNG.normal(size=(rank, rest)))[None]
 
 
-def test_the_angles_are_scipys():
+def test_angles_against_scipy():
     a, b = RNG.normal(size=(5, 40, 6)), RNG.normal(size=(5, 40, 6))
     measured = leakage.subspace_distance(a, b)
     angles = subspace_angles(a.mean(0), b.mean(0))
@@ -27,7 +27,7 @@ def test_the_angles_are_scipys():
     assert (measured.space, measured.ranks, measured.kind) == ("columns", (6, 6), "estimate")
 
 
-def test_a_wide_gradient_is_compared_by_its_rows():
+def test_wide_gradients():
     # 6×75, a first convolution: its columns span everything, so their distance says nothing.
     a, b = RNG.normal(size=(3, 6, 3, 5, 5)), RNG.normal(size=(3, 6, 3, 5, 5))
     measured = leakage.subspace_distance(a, b)
@@ -37,7 +37,7 @@ def test_a_wide_gradient_is_compared_by_its_rows():
     assert measured.value == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-10)
 
 
-def test_invariances_and_equal_spans():
+def test_invariances():
     a, b = _low_rank(30, 8, 3), _low_rank(30, 8, 3)
     plain = leakage.subspace_distance(a, b)
     q = ortho_group.rvs(30, random_state=1)
@@ -49,7 +49,7 @@ def test_invariances_and_equal_spans():
     assert plain.value <= plain.largest
 
 
-def test_unequal_ranks_add_right_angles():
+def test_unequal_ranks():
     a = _low_rank(20, 6, 2)
     b = np.concatenate([a[:, :, :3], a[:, :, 3:] + _low_rank(20, 3, 1)], axis=2)  # a's span and one direction more
     measured = leakage.subspace_distance(a, b)
@@ -64,7 +64,7 @@ def test_unequal_ranks_add_right_angles():
     assert zero.value == pytest.approx(math.sqrt(2) * math.pi / 2)
 
 
-def test_tolerance_and_a_fixed_rank():
+def test_tolerance_and_rank():
     a = _low_rank(20, 6, 2, n=1) + 1e-9 * RNG.normal(size=(1, 20, 6))
     assert leakage.subspace_distance(a, a).ranks == (6, 6)
     assert leakage.subspace_distance(a, a, rtol=1e-6).ranks == (2, 2)
@@ -73,7 +73,7 @@ def test_tolerance_and_a_fixed_rank():
     assert leakage.subspace_distance(single, single).ranks == (2, 2)
 
 
-def test_unequal_sets_are_refused_or_drawn_from():
+def test_unequal_sets():
     # The inflation: the same distribution on both sides, a mean of 400 against a mean of 4.
     signal = _low_rank(30, 8, 1)[0]
     many, few = (signal + RNG.normal(size=(n, 30, 8)) for n in (400, 4))
@@ -84,7 +84,7 @@ def test_unequal_sets_are_refused_or_drawn_from():
     assert drawn.value == leakage.subspace_distance(many, few, seed=1).value
 
 
-def test_many_layers_and_attributes_at_once():
+def test_layers_and_attributes():
     a, b, c = (RNG.normal(size=(4, 10, 3)) for _ in range(3))
     measured = leakage.subspace_distance({"x": {"1": a, "2": b}, "y": {"1": a}}, {"x": {"1": b, "2": c}, "y": {"1": c}})
     assert measured["x"]["2"].value == leakage.subspace_distance(b, c).value
@@ -95,7 +95,7 @@ def test_many_layers_and_attributes_at_once():
         leakage.subspace_distance({"1": a}, {"2": b})
 
 
-def test_the_null_deals_the_same_gradients_to_sets_of_the_same_size():
+def test_null():
     # Two far means stand out of their null; one and the same distribution does not, however far its means lie.
     signal, other = _low_rank(30, 6, 2)[0], _low_rank(30, 6, 2)[0]
     noise = RNG.normal(size=(2, 40, 30, 6)) * 0.3
@@ -111,7 +111,7 @@ def test_the_null_deals_the_same_gradients_to_sets_of_the_same_size():
         leakage.subspace_distance(noise[0], noise[1], permutations=2)
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     good = np.ones((2, 3, 4))
     with pytest.raises(
         ValueError, match=r"`grads_without` must have shape \(n, out, \.\.\.\), none of them 0, got \(3, 4\)"
@@ -126,7 +126,7 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.full
-def test_permutations_that_change_nothing_but_rounding_count_as_equal():
+def test_rounding_of_permutations():
     """Two of the 20 ways to choose three of six give the sets themselves: no p-value is below 2/20 except by chance."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(3, 6, 2)), rng.normal(size=(3, 6, 2))
@@ -139,7 +139,7 @@ def test_permutations_that_change_nothing_but_rounding_count_as_equal():
 
 
 @pytest.mark.full
-def test_swaps_within_pairs_keep_what_the_pairs_share():
+def test_paired_null():
     """Pairs of two kinds, far apart, whose members differ by noise alone: dealt at random, kinds part the sets' means
     (a null too wide); swapped within pairs, the p-value is uniform (chi-square over 40 draws, p > 1e-4)."""
     rng = np.random.default_rng(3)

@@ -24,7 +24,7 @@ def _independent(seed, n=120, d=60):
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", sorted(FAST))
-def test_of_an_independent_label_is_zero_within_its_interval(family):
+def test_independent_label(family):
     # 4 data sets at 99.9%: a miss has p ≤ 0.004 by the union bound, were the gains independent.
     for seed in range(4):
         x, y = _independent(seed)
@@ -38,7 +38,7 @@ def test_of_an_independent_label_is_zero_within_its_interval(family):
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("family", sorted(FAST))
-def test_of_a_deterministic_label_approaches_log_two(family):
+def test_deterministic_label(family):
     x, y = _independent(0, n=200)
     x[:, :20] += 8 * y[:, None]
     measured = leakage.v_information(x, y, family=FAST[family], permutations=2)
@@ -48,7 +48,7 @@ def test_of_a_deterministic_label_approaches_log_two(family):
     assert (measured.null < 0.1).all()
 
 
-def test_the_value_is_that_of_a_gaussian_pair():
+def test_gaussian_pair():
     # g = ±m + N(0, 1): the best predictor is logistic, its information is known by quadrature.
     m, n = 1.0, 4000
     rng = np.random.default_rng(5)
@@ -61,7 +61,7 @@ def test_the_value_is_that_of_a_gaussian_pair():
     assert measured.value == pytest.approx(measured.raw, abs=0.01)
 
 
-def test_a_strictly_larger_family_reads_what_the_smaller_cannot():
+def test_larger_family():
     class Squares(leakage.Logistic):
         rotation_invariant = False
 
@@ -83,7 +83,7 @@ def test_a_strictly_larger_family_reads_what_the_smaller_cannot():
     assert curve.family == "Squares"
 
 
-def test_a_family_of_ones_own_and_the_priors():
+def test_custom_family_and_priors():
     class Prior:
         def fit(self, gradients, labels):
             self.p = np.bincount(labels) / len(labels)
@@ -108,7 +108,7 @@ def test_a_family_of_ones_own_and_the_priors():
     assert np.isnan(leakage.v_information(x, y, family=Prior(), permutations=0).null_mean)
 
 
-def test_the_null_keeps_set_sizes_and_strata():
+def test_null():
     # The label is the stratum's parity noise: within strata nothing is left, across strata everything.
     rng = np.random.default_rng(0)
     strata = np.repeat([0, 1], 100)
@@ -121,7 +121,7 @@ def test_the_null_keeps_set_sizes_and_strata():
     assert len(set(matched.set_sizes)) == 1
 
 
-def test_magnitudes_show_what_signs_hide():
+def test_magnitudes_and_signs():
     # g = ±(1 + has)·h with a random sign, as a random target gives: its mean is 0 either way.
     rng = np.random.default_rng(4)
     y = rng.permutation(np.arange(200) % 2)
@@ -132,7 +132,7 @@ def test_magnitudes_show_what_signs_hide():
 
 
 @pytest.mark.full
-def test_groups_stay_together():
+def test_groups():
     # Each unit gives five almost equal rows with a random label: rows of one unit in two folds would tell the label.
     rng = np.random.default_rng(1)
     y = rng.permutation(np.arange(60) % 2)
@@ -150,7 +150,7 @@ def test_groups_stay_together():
 
 
 @pytest.mark.full
-def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
+def test_layers_by_name():
     x, y = _independent(3)
     calls = []
     measured = leakage.v_information(
@@ -170,7 +170,7 @@ def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
     assert json.loads(measured.to_json())["layers"] == ["a", "b", "c"]
 
 
-def test_rotation_changes_nothing_for_a_family_that_says_so():
+def test_rotation_invariance():
     # More columns than rows, so that coordinates in the span are used; constant columns carry nothing.
     rng = np.random.default_rng(8)
     x, y = _independent(8, n=80, d=200)
@@ -181,7 +181,7 @@ def test_rotation_changes_nothing_for_a_family_that_says_so():
     assert leakage.v_information(np.ones((80, 5)), y, permutations=0).value == 0
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     x, y = _independent(0, n=40)
     with pytest.raises(ValueError, match=r"`family` must be 'logistic', 'magnitudes',.*, got 'svm'"):
         leakage.v_information(x, y, family="svm")
@@ -215,7 +215,7 @@ class _Bad:
         return np.zeros((len(gradients), 1))
 
 
-def test_strata_and_groups_without_an_order_are_named() -> None:
+def test_unordered_strata_and_groups() -> None:
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     for name in ("strata", "groups"):
         validation = leakage.CrossValidation(folds=2, **{name: np.full(20, None)})
@@ -257,7 +257,7 @@ def _covers(misses: int, repetitions: int, p_value: float = 1e-3) -> bool:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
-def test_the_interval_covers_v_information(setting: tuple[float, int, int]) -> None:
+def test_interval_coverage(setting: tuple[float, int, int]) -> None:
     # 15 data sets at 95%; p = 1e-3 each, 3 settings. The interval of the held-out gain alone missed 9 to 35 of 40.
     truth, misses = _v_information_of_gaussians(setting[0]), 0
     for seed in range(15):
@@ -270,7 +270,7 @@ def test_the_interval_covers_v_information(setting: tuple[float, int, int]) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_the_interval_covers_v_information_200_times(setting: tuple[float, int, int], family: str) -> None:
+def test_interval_coverage_200_times(setting: tuple[float, int, int], family: str) -> None:
     # For the richer families log 2 is the upper end, and the truth is at most that of all predictors.
     truth, repetitions = _v_information_of_gaussians(setting[0]), 200 if family == "logistic" else 40
     misses = 0
@@ -284,7 +284,7 @@ def test_the_interval_covers_v_information_200_times(setting: tuple[float, int, 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("setting", [(0.0, 1, 100), (0.5, 5, 400), (1.0, 50, 200), (3.0, 1, 200)], ids=str)
-def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
+def test_held_out_interval_coverage(
     setting: tuple[float, int, int], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members: list[tuple[Any, float, np.ndarray, float]] = []
@@ -315,7 +315,7 @@ def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
     assert _covers(misses, 40)
 
 
-def test_intervals_have_a_width_where_all_gains_are_equal() -> None:
+def test_interval_of_equal_gains() -> None:
     y = np.arange(80) % 2
     constant = leakage.v_information(np.ones((80, 5)), y, permutations=0)
     clear = leakage.v_information((y[:, None] - 0.5) * 1e3, y, permutations=0)
@@ -327,7 +327,7 @@ def test_intervals_have_a_width_where_all_gains_are_equal() -> None:
     assert clear.interval == pytest.approx((clear.interval[0], math.log(2)))  # type: ignore[index]
 
 
-def test_a_family_that_cannot_tell_its_best_fit_is_bounded_by_the_number_of_classes() -> None:
+def test_bound_by_the_number_of_classes() -> None:
     x, y = _rows(1.0, 2, 90, 0)
     assert leakage.v_information(x, y, family=leakage.RandomForest(10), permutations=0).interval[1] == math.log(2)  # type: ignore[index]
     three = leakage.v_information(x, np.arange(90) % 3, family=leakage.MLP(4, steps=5), permutations=0)
@@ -335,7 +335,7 @@ def test_a_family_that_cannot_tell_its_best_fit_is_bounded_by_the_number_of_clas
     assert leakage.v_information(x, y, permutations=0).interval[1] < 0.5  # type: ignore[index]
 
 
-def test_an_estimated_prior_widens_the_upper_end_by_its_own_error() -> None:
+def test_estimated_prior() -> None:
     units = Units.of(np.arange(100) % 2, None, None)
     gains = np.full(100, 0.1)
     uniform, empirical = (gain_limits(gains, -1.0, gains, units, 0.95, prior)[2] for prior in (False, True))

@@ -46,7 +46,7 @@ def test_ssim():
     np.testing.assert_allclose(flat.numpy(), wanted, rtol=1e-9)
 
 
-def test_a_linear_first_layer_gives_its_input_away_and_the_last_does_not():
+def test_first_and_last_layer():
     # dW = r·xᵀ: the first layer's gradient is the input up to scale, so inversion finds it; the last sees 3 numbers.
     torch.manual_seed(1)
     model = nn.Sequential(
@@ -70,7 +70,7 @@ def test_a_linear_first_layer_gives_its_input_away_and_the_last_does_not():
     assert calls == [(1, 2), (2, 2)]
 
 
-def test_noise_on_what_is_released_hides_the_input():
+def test_noise_on_the_release():
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Sigmoid(), nn.Linear(6, 2))
     x, y = torch.rand(3, 1, 4, 4), torch.tensor([0, 1, 1])
@@ -94,7 +94,7 @@ def test_noise_on_what_is_released_hides_the_input():
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 1]])
-def test_one_output_is_a_logit(labels):
+def test_one_output(labels):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     x, y = torch.rand(3, 6).double(), torch.tensor(labels)
@@ -109,7 +109,7 @@ def test_one_output_is_a_logit(labels):
 
 
 @pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets")
-def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
+def test_lenet_by_layer():
     # The paper's finding, on at least 80% of images, without any prior on images.
     data = datasets.cifar100("train", part="subset", labels="coarse", path=DATA)
     x, y = torch.from_numpy(data.images()[::200].copy()), torch.from_numpy(data.labels[::200].copy())
@@ -123,7 +123,7 @@ def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
     assert measured.falls >= 0.8
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     model, x, y = nn.Linear(4, 2), torch.rand(2, 4), torch.tensor([0, 1])
     for keywords, message in (
         ({"pairs": [("a",)]}, "`pairs` must be 'Linear', got 'a'"),

@@ -151,7 +151,7 @@ def test_replacement():
     ("arguments", "message"),
     [((1.0, 0, 1), "batches"), ((1.0, 4, 0), "epochs"), ((0.0, 4, 1), "noise_multiplier"), ((1.0, 4, 1, 5), "k")],
 )
-def test_bad_input_is_named(arguments, message):
+def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         mechanisms.RandomAllocation(*arguments)
 

@@ -131,6 +131,6 @@ def test_balls_in_bins_sampler():
         (lambda: mechanisms.blt([1e308, 1e308], [0.5, 0.5], 3), "scales"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()

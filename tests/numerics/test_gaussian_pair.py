@@ -138,12 +138,6 @@ def _profile(epsilon: float, m: float) -> float:
     return float(stats.norm.cdf(m / 2 - epsilon / m) - math.exp(epsilon) * stats.norm.cdf(-m / 2 - epsilon / m))
 
 
-def test_known_answers() -> None:
-    # One step of the Gaussian mechanism at noise multiplier 1, δ = 1e-5: replacement (m = 2) and add/remove (m = 1).
-    assert _epsilon(2.0, 1e-5) == pytest.approx(9.997, abs=5e-4)
-    assert _epsilon(1.0, 1e-5) == pytest.approx(4.38, abs=5e-3)
-
-
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.01, 0.5])
 def test_inverse_of_the_printed_profile(delta: float) -> None:
     for m in np.geomspace(0.01, 20, 30):
@@ -197,7 +191,7 @@ def test_monotone() -> None:
     assert high == pytest.approx(low, rel=1e-12)
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"`separation\[1\]` must be at least 0, got -1.0"):
         _epsilon([0.0, -1.0], 0.1)
     with pytest.raises(ValueError, match=r"`delta` must be in \[0, 1\), got 1"):

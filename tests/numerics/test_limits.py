@@ -64,7 +64,7 @@ def test_shapes() -> None:
     assert empty[0].shape == (0,)
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match="`successes` must be at most trials=5, got 6"):
         clopper_pearson(6, 5, confidence=0.9)
     with pytest.raises(ValueError, match="`successes` must be at least 0, got -1"):

@@ -97,7 +97,7 @@ def test_arrows(path: Path) -> None:
     assert _arrows(_room(path), iter(_imports(path))) == []
 
 
-def test_the_arrow_check_can_fail() -> None:
+def test_negative_control_of_arrows() -> None:
     bad = [
         ("bounds", Import("leakcore.attacks.labels", "last_layer", 1)),
         ("attacks", Import("leakcore", "bounds", 1)),
@@ -141,7 +141,7 @@ def _reaches(module: str, room: str, imports: Iterator[Import]) -> list[tuple[st
     return out
 
 
-def test_packages_use_what_others_offer() -> None:
+def test_offered_names() -> None:
     reaches = [
         reach for p in _files() if _room(p) not in ("__init__", "__main__")
         for reach in _reaches(_name(p), _room(p), iter(_imports(p)))
@@ -150,7 +150,7 @@ def test_packages_use_what_others_offer() -> None:
     assert len(REACHES) <= 20
 
 
-def test_the_check_of_reaches_can_fail() -> None:
+def test_negative_control_of_reaches() -> None:
     private = Import("leakcore.numerics.loss", "PrivacyLoss", 1)
     assert _reaches("leakcore.bounds.x", "bounds", iter([private]))
     assert not _reaches("leakcore.bounds.x", "bounds", iter([Import("leakcore.numerics", "PrivacyLoss", 1)]))
@@ -166,7 +166,7 @@ def _circles(arrows: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_circle_of_files() -> None:
+def test_circles_of_files() -> None:
     """Imports inside functions and under TYPE_CHECKING count; faces do not, for they are read at first use."""
     modules = {_name(p) for p in _files() if p.name != "__init__.py"}
     arrows = {
@@ -177,7 +177,7 @@ def test_no_circle_of_files() -> None:
     assert _circles(arrows) == []
 
 
-def test_the_check_of_circles_can_fail() -> None:
+def test_negative_control_of_circles() -> None:
     assert _circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
@@ -194,13 +194,13 @@ def _folder_arrows() -> dict[tuple[str, str], set[str]]:
     return arrows
 
 
-def test_no_two_folders_import_each_other() -> None:
+def test_folder_pairs() -> None:
     arrows = _folder_arrows()
     mutual = {tuple(sorted(pair)) for pair in arrows if pair[::-1] in arrows}
     assert not mutual, {pair: (arrows[pair], arrows[pair[::-1]]) for pair in mutual}
 
 
-def test_files_are_chapters() -> None:
+def test_file_lengths() -> None:
     """One subject that a newcomer would look up, usually 150 to 600 lines: neither crumbs nor a shelf in one file."""
     lines = {p: p.read_text(encoding="utf-8").count("\n") for p in _files() if not p.name.startswith("__")}
     assert [str(p) for p, n in lines.items() if n > 900] == []
@@ -209,13 +209,13 @@ def test_files_are_chapters() -> None:
     assert len({p.parent for p in lines}) <= 45, "a folder is for at least four chapters that belong together"
 
 
-def test_reference_is_not_a_hot_path() -> None:
+def test_reference_users() -> None:
     assert [
         _name(p) for p in _files() if _room(p) != "reference" and any(i.room == "reference" for i in _imports(p))
     ] == []
 
 
-def test_reference_imports_numpy_and_scipy_only() -> None:
+def test_reference_imports() -> None:
     for path in (PACKAGE / "reference").glob("*.py"):
         for i in _imports(path):
             root = (i.module or i.name).split(".")[0]
@@ -224,7 +224,7 @@ def test_reference_imports_numpy_and_scipy_only() -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in _files() if _room(p) in TORCH_FREE], ids=_name)
-def test_torch_is_not_imported_where_it_may_be_absent(path: Path) -> None:
+def test_torch_imports(path: Path) -> None:
     assert [f"line {i.line}" for i in _imports(path) if (i.module or i.name).split(".")[0] == "torch"] == []
 
 
@@ -236,7 +236,7 @@ STUBS = sorted(PACKAGE.rglob("__init__.pyi"))
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda p: p.parent.name)
-def test_what_a_stub_names_is_there(stub: Path) -> None:
+def test_stub_names(stub: Path) -> None:
     """The stub is the only list of a package's names: a checker reads it, and `attach` looks them up by it."""
     package = ".".join(("leakcore", *stub.parent.relative_to(PACKAGE).parts))
     module = importlib.import_module(package)
@@ -253,17 +253,17 @@ def test_what_a_stub_names_is_there(stub: Path) -> None:
             assert value is (sys.modules[f"{source.__name__}.{alias.name}"] if inner else getattr(source, alias.name))
 
 
-def test_every_package_with_names_at_first_use_has_its_stub() -> None:
+def test_stubs() -> None:
     lazy = {p for p in PACKAGE.rglob("__init__.py") if "_attach(" in p.read_text(encoding="utf-8")}
     assert {p.with_suffix(".py") for p in STUBS} <= lazy
 
 
-def test_import_leakcore_imports_neither_torch_nor_scipy_nor_pydantic() -> None:
+def test_light_import() -> None:
     done = _python("import leakcore, sys; assert not {'torch', 'scipy', 'pydantic'} & set(sys.modules)")
     assert done.returncode == 0, done.stderr
 
 
-def test_pydantic_is_imported_by_the_first_configuration() -> None:
+def test_pydantic_import() -> None:
     code = """
 import sys
 from leakcore import audit
@@ -276,7 +276,7 @@ assert "pydantic" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_kernels_bounds_and_accounting_work_where_torch_is_not_importable() -> None:
+def test_imports_without_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None  # any `import torch` now raises ImportError
@@ -287,6 +287,8 @@ ratios = leakcore.mixture_log_ratio(1000, noise_multiplier=1.0, sample_rate=0.1,
 assert ratios.shape == (1000,)
 clipped = leakcore.clip_and_noise(np.ones((4, 3)), 1.0, 0.5, seed=7)
 assert clipped.sum.shape == (3,)
+assert leakcore.kernels.clip_scores(np.eye(3), np.eye(3), 1.0).dots.shape == (3, 3)
+assert int(leakcore.kernels.solve_labels(np.eye(3), np.ones(3)).rank) == 3
 assert abs(bounds.reconstruction(1.0, 1.0, 1, kappa=0.1).value - 0.38914369) < 1e-8
 assert 0 < bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=20000).value < 1
 assert accounting.epsilon(1.0, 0.1, 10, delta=1e-5).value > 0

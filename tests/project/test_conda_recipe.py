@@ -36,7 +36,7 @@ def _as_conda(requirement: str) -> str:
     return f"{CONDA_NAMES.get(parts[1], parts[1])} {parts[2].strip()}".strip()
 
 
-def test_it_runs_with_what_the_package_needs() -> None:
+def test_run_requirements() -> None:
     project, recipe = _project()["project"], _recipe()
     run = [r if isinstance(r, str) else r["then"] for r in recipe["requirements"]["run"]]
     assert sorted(run) == sorted(
@@ -47,7 +47,7 @@ def test_it_runs_with_what_the_package_needs() -> None:
     assert sorted(recipe["requirements"]["run_constraints"]) == constrained
 
 
-def test_it_is_built_with_what_the_package_is_built_with() -> None:
+def test_build_requirements() -> None:
     project, recipe = _project(), _recipe()
     host = recipe["requirements"]["host"]
     assert {_as_conda(r) for r in project["build-system"]["requires"]} <= set(host)
@@ -56,7 +56,7 @@ def test_it_is_built_with_what_the_package_is_built_with() -> None:
     assert recipe["build"]["python"]["entry_points"] == [f"leakcore = {project['project']['scripts']['leakcore']}"]
 
 
-def test_rattler_build_renders_it() -> None:
+def test_rattler_build() -> None:
     rattler_build = pytest.importorskip("rattler_build", reason="pip install py-rattler-build renders the recipe")
     recipe = rattler_build.Stage0Recipe.from_file(str(RECIPE))
     for python, least in (("3.10.*", True), ("3.12.*", False)):

@@ -32,7 +32,7 @@ def _python(code: str, *words: str, cwd: Path | None = None) -> subprocess.Compl
     return done
 
 
-def test_the_extras_bring_what_the_table_says() -> None:
+def test_table_of_extras() -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting"}
@@ -53,13 +53,13 @@ def test_the_extras_bring_what_the_table_says() -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_commands_that_need_no_extra(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_without_extras(words: tuple[str, ...], tmp_path: Path) -> None:
     done = _python(COMMAND, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.full
-def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
+def test_scores_without_the_page(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "scores.npz", members=rng.normal(1, 1, 300), non_members=rng.normal(0, 1, 300))
     done = _python(COMMAND, "audit", "scores", "scores.npz", "--coins", "--out", "report", cwd=tmp_path)
@@ -83,7 +83,7 @@ def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
         (("reproduce", "labels-fig1"), "pip install 'leakcore[torch,report]'"),
     ],
 )
-def test_commands_name_the_extra_before_any_work(words: tuple[str, ...], lacking: str, tmp_path: Path) -> None:
+def test_missing_extras_of_commands(words: tuple[str, ...], lacking: str, tmp_path: Path) -> None:
     done = _python(COMMAND, *words, cwd=tmp_path)
     assert done.returncode == 2
     assert lacking in done.stderr
@@ -100,7 +100,7 @@ def test_commands_name_the_extra_before_any_work(words: tuple[str, ...], lacking
         ("accounting.epsilon(1.0, 0.1, 3, delta=1e-5, method='pld')", "leakcore[accounting]"),
     ],
 )  # fmt: skip
-def test_functions_name_the_extra(call: str, text: str) -> None:
+def test_missing_extras_of_functions(call: str, text: str) -> None:
     code = (
         BARE
         + f"""

@@ -71,19 +71,9 @@ def _toml_keys() -> set[str]:
     return {f"[{section}] {field.name}" for section, cls in file.SECTIONS.items() for field in dataclasses.fields(cls)}
 
 
-def test_every_bold_line_is_an_entry_of_at_most_two_lines() -> None:
-    text = GLOSSARY.read_text(encoding="utf-8")
-    assert len(_entries()) == len(re.findall(r"^\*\*", text, re.MULTILINE)) >= 30
-    for block in re.split(r"^\*\*.+\*\*\n", text, flags=re.MULTILINE)[1:]:
-        lines = block.partition("\n\n")[0].splitlines()
-        assert len(lines) <= 2
-        assert all(line.startswith(": ") for line in lines), block
-        assert len(lines) == 1 or NAMES.search(lines[1]), block
-
-
 @pytest.mark.full(keep=13)
 @pytest.mark.parametrize("word", _entries())
-def test_the_names_of_an_entry_exist(word: str) -> None:
+def test_names_of_entries(word: str) -> None:
     _, names = _entries()[word]
     if "option" in names:
         assert names["option"] in _options(main)

@@ -16,7 +16,7 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
 
-def test_there_are_three_and_their_outputs_are_kept() -> None:
+def test_kept_outputs() -> None:
     nbformat = pytest.importorskip("nbformat", reason="pip install '.[docs]' reads notebooks")
     assert len(NOTEBOOKS) == 3
     for path in NOTEBOOKS:
@@ -30,7 +30,7 @@ def test_there_are_three_and_their_outputs_are_kept() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="pip install '.[docs]' runs notebooks")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel", reason="pip install '.[docs]' runs notebooks")
@@ -55,7 +55,7 @@ def printed(notebook: Any) -> tuple[list[str], list[float]]:
     return re.split(number, text), [float(n.replace(",", "")) for n in re.findall(number, text)]
 
 
-def test_a_page_of_a_notebook_shows_what_its_cells_printed() -> None:
+def test_pages_of_notebooks() -> None:
     fenced = load("docs/hooks/notebooks.py").fenced
     code = "```python\nfor i in a:\n    f(i)\n\n    g(i)\n```"
     page = f"See [b](b.ipynb).\n\n{code}\n\n    1\n\n    2\n\n\nThen text.\n"

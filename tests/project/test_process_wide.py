@@ -14,7 +14,6 @@ import pytest
 
 from leakcore import datasets
 from leakcore._base.pictures import figure_style
-from leakcore._base.process_wide import quiet
 from tests.datasets.test_membership import _archive
 from tests.tolerances import HANG
 
@@ -52,7 +51,7 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_nothing_changes_the_process_for_a_moment() -> None:
+def test_process_wide_settings() -> None:
     uses: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         where = str(path.relative_to(PACKAGE))
@@ -66,7 +65,7 @@ def test_nothing_changes_the_process_for_a_moment() -> None:
     assert {name: uses.get(name, set()) - files for name, files in ONLY_IN.items()} == {n: set() for n in ONLY_IN}
 
 
-def test_figures_in_two_threads_leave_matplotlib_as_it_was() -> None:
+def test_figures_in_threads() -> None:
     before = dict(matplotlib.rcParams)
     inside, go = threading.Event(), threading.Event()
 
@@ -98,9 +97,7 @@ def test_figures_in_two_threads_leave_matplotlib_as_it_was() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_reading_a_table_makes_no_error_of_another_threads_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warnings_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.zeros((3, 600), int)
     _archive(tmp_path / "dataset_purchase.tgz", "".join('"1",' + ",".join(map(str, r)) + "\n" for r in rows).encode())
     before, meanwhile = list(warnings.filters), []
@@ -120,13 +117,3 @@ def test_reading_a_table_makes_no_error_of_another_threads_warning(
         _archive(tmp_path / "dataset_purchase.tgz", wrong)
         with pytest.raises(ValueError, match=r"dataset_purchase\.tgz"):
             datasets.purchase100(tmp_path)
-
-
-def test_blocks_of_silence_may_overlap() -> None:
-    before = list(warnings.filters)
-    one, two = quiet("a"), quiet("b")
-    one.__enter__()
-    two.__enter__()
-    one.__exit__(None, None, None)
-    two.__exit__(None, None, None)
-    assert warnings.filters == before

@@ -15,7 +15,7 @@ from tests.project.script import load
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_the_python_example_runs_and_its_comments_are_true() -> None:
+def test_python_example() -> None:
     block = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
     assert len(block[1].splitlines()) <= 10
@@ -32,14 +32,14 @@ def test_the_python_example_runs_and_its_comments_are_true() -> None:
     assert (epsilon[1:], bound[1:], audited[1:]) == (["upper", "add-remove"], ["upper"], ["lower"])
 
 
-def test_it_is_short_and_every_link_leads_somewhere() -> None:
+def test_length_and_links() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (README.parent / target).exists(), target
 
 
-def test_the_picture_says_what_the_bounds_and_the_readme_say() -> None:
+def test_picture() -> None:
     """The bounds by their functions, the attack by the verdict that the README quotes from the same audit."""
     from leakcore import accounting, bounds
 
@@ -58,13 +58,13 @@ def test_the_picture_says_what_the_bounds_and_the_readme_say() -> None:
     assert quoted == [f"{to_integer(1000 * claimed[name]) / 10:.1f}" for name, to_integer in rounded.items()]
 
 
-def test_every_make_target_named_exists() -> None:
+def test_make_targets() -> None:
     makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     assert set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", README.read_text(encoding="utf-8"), re.MULTILINE)) <= targets
 
 
-def test_the_two_lines_for_opacus_match_the_example() -> None:
+def test_opacus_lines() -> None:
     readme = README.read_text(encoding="utf-8")
     example = (README.parent / "examples" / "opacus_digits.py").read_text(encoding="utf-8")
     match = re.search(r"^with leakcore\.record\(.*$", readme, re.MULTILINE)

@@ -55,7 +55,7 @@ class Page(HTMLParser):
                 self.links.append(value)
 
 
-def test_no_link_of_the_site_is_broken(site: Path) -> None:
+def test_links(site: Path) -> None:
     """Pages, pictures, style sheets, and the places inside pages that links name."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
     assert len(pages) > 30
@@ -73,7 +73,7 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
     assert not broken, "\n".join(broken)
 
 
-def test_the_search_index_holds_every_page(site: Path) -> None:
+def test_search_index(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     indexed = {entry["location"].split("#")[0] for entry in index["docs"]}
     pages = {path.parent.relative_to(site).as_posix() + "/" for path in site.rglob("index.html")}
@@ -126,30 +126,7 @@ def answer(site: Path, script: str, folder: Path) -> Any:
     return json.loads(html.unescape(match[1]))
 
 
-def test_a_search_leads_to_the_function(site: Path, tmp_path: Path) -> None:
-    script = """
-      const frame = document.createElement('iframe');
-      frame.width = 1200; frame.height = 800; frame.src = '/';
-      frame.onload = () => {
-        const inside = frame.contentDocument;
-        const input = inside.querySelector('.md-search__input');
-        const look = () => {
-          const links = [...inside.querySelectorAll('.md-search-result__link')].map((a) => a.href);
-          if (links.length) { answer(links); return; }
-          input.focus();
-          input.value = 'epsilon_lower_bound';
-          input.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}));
-          setTimeout(look, 300);
-        };
-        look();
-      };
-      document.body.appendChild(frame);
-    """
-    results = answer(site, script, tmp_path)
-    assert any("/reference/bounds/" in result for result in results), results
-
-
-def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+def test_page_width(site: Path, tmp_path: Path) -> None:
     """Each page in a frame of a phone's width: a window has a least width, a frame has none."""
     pages = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
     script = """

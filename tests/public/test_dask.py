@@ -61,7 +61,7 @@ def _runs(executor: Any) -> np.ndarray:
     return np.asarray(ensemble.run(x, y, runs=300, execution=dpsgd.Execution(executor=executor)).parameters)
 
 
-def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
+def test_workers(workers: Any) -> None:
     assert _certified(workers) == _certified(None)
     np.testing.assert_array_equal(_runs(workers), _runs(None))
 
@@ -79,12 +79,12 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "_PERMUTATIONS", 1)
 
 
-def test_an_audit_and_a_self_test_for_any_number_of_workers(workers: Any, brief: None) -> None:
+def test_audit_and_selftest_workers(workers: Any, brief: None) -> None:
     assert _audited(workers) == _audited(None)
     assert audit.selftest(audits=20, executor=workers).to_dict() == audit.selftest(audits=20).to_dict()
 
 
-def test_an_audit_outlives_a_worker(tmp_path: Path, brief: None) -> None:
+def test_audit_with_a_lost_worker(tmp_path: Path, brief: None) -> None:
     """SIGKILL for one of two after the second piece; a cluster does again what it had, and the report is the same."""
     with _cluster(2) as client:
         pids = list(client.run(os.getpid).values())
@@ -98,13 +98,6 @@ def test_an_audit_outlives_a_worker(tmp_path: Path, brief: None) -> None:
 
         assert _audited(client.get_executor(), folder=tmp_path, progress=kill) == _audited(None)
     assert calls == [32 * n for n in range(1, 21)]
-
-
-def test_process_pools_give_the_same() -> None:
-    for workers in (1, 2):
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            assert _certified(pool) == _certified(None)
-            np.testing.assert_array_equal(_runs(pool), _runs(None))
 
 
 class Slow:
@@ -122,7 +115,7 @@ class Slow:
         return rng.normal(0.125, 0.5, num_samples)
 
 
-def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
+def test_killed_worker(tmp_path: Path) -> None:
     """Every draw is made once; only the shards that the worker took with it are drawn twice."""
     pair, options = Slow(str(tmp_path)), {"kappa": 0.1, "num_samples": 20_000_000, "seed": 3}
     with _cluster(2) as client:
@@ -155,7 +148,14 @@ def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
     assert sorted(counts) == sorted(int(line) for line in drawn_alone)
 
 
-def test_a_worker_killed_in_the_middle_costs_nothing_but_time() -> None:
+def test_process_pools() -> None:
+    for workers in (1, 2):
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            assert _certified(pool) == _certified(None)
+            np.testing.assert_array_equal(_runs(pool), _runs(None))
+
+
+def test_worker_killed_midway() -> None:
     """One of two processes gets SIGKILL while shards are being counted; its work is done again, once."""
     expected = _certified(None, 20_000_000)
     with _cluster(2) as client:

@@ -72,9 +72,7 @@ class Counting(Executor):
 
 
 @pytest.mark.slow
-def test_an_audit_by_two_workers_is_the_audit_of_one(
-    pool: ProcessPoolExecutor, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audit(pool: ProcessPoolExecutor, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconstruction, "_PIECE", 32)
     counting = Counting(pool)
     visited: dict[str, list[tuple[int, int]]] = {}
@@ -94,9 +92,7 @@ def test_an_audit_by_two_workers_is_the_audit_of_one(
 
 
 @pytest.mark.slow
-def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
-    alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_dead_workers(alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL for a worker after the first piece: a pool breaks; what was finished is kept, the rest done once."""
     monkeypatch.setattr(reconstruction, "_PIECE", 16)
     executor = _pool(1)
@@ -125,7 +121,7 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
 
 
 @pytest.mark.slow
-def test_the_self_test(pool: ProcessPoolExecutor) -> None:
+def test_selftest(pool: ProcessPoolExecutor) -> None:
     calls: list[tuple[int, int]] = []
     result = audit.selftest(
         audits=10, seed=3, executor=pool, progress=lambda task, done, total: calls.append((done, total))
@@ -134,7 +130,7 @@ def test_the_self_test(pool: ProcessPoolExecutor) -> None:
     assert calls == [(n, len(result.promises)) for n in range(1, len(result.promises) + 1)]
 
 
-def test_fano_by_monte_carlo(pool: ProcessPoolExecutor) -> None:
+def test_fano(pool: ProcessPoolExecutor) -> None:
     counting = Counting(pool)
     result, own = (
         bounds.fano_advantage(1.5, num_candidates=10, information=bounds.SampledInformation(
@@ -182,7 +178,7 @@ def test_mutual_information(pool: ProcessPoolExecutor) -> None:
     np.testing.assert_array_equal(measured.null, own.null)
 
 
-def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
+def test_leakage_by_layer(pool: ProcessPoolExecutor) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = models.mlp((6, 5, 4, 3), "tanh").double()
@@ -212,7 +208,7 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         lambda e: leakage.by_layer(models.mlp((3, 2)), np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),
     ],
 )
-def test_what_is_not_an_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:
+def test_bad_executors(call: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"`executor` must be a concurrent.futures.Executor or None, got 4"):
         call(4)
 
@@ -238,7 +234,7 @@ class Direct(Executor):
         self.out[number].set_result(value)
 
 
-def test_a_limited_number_of_jobs_is_out_and_the_rest_is_cancelled() -> None:
+def test_limited_jobs() -> None:
     executor = Direct()
     asked: list[int] = []
 
@@ -260,7 +256,7 @@ def test_a_limited_number_of_jobs_is_out_and_the_rest_is_cancelled() -> None:
     assert [f.cancelled() for f in executor.out] == [True, False, False, True]
 
 
-def test_answers_come_in_the_order_of_the_arguments() -> None:
+def test_order_of_answers() -> None:
     executor = Direct()
     result = in_order(_cube, [1, 2, 3], executor)
 
@@ -275,7 +271,7 @@ def test_answers_come_in_the_order_of_the_arguments() -> None:
     assert list(in_order(_cube, range(4), None)) == [0, 1, 8, 27]
 
 
-def test_an_error_of_a_job_is_the_callers_and_stored_pieces_stay(pool: ProcessPoolExecutor, tmp_path: Path) -> None:
+def test_error_of_a_job(pool: ProcessPoolExecutor, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="n=-1"):
         dict(answers([(n, functools.partial(_cube, n)) for n in (1, -1, 2)], pool))
     pieces = PartialResults(tmp_path, "cubes", {"command": "cubes"})
@@ -289,7 +285,7 @@ def test_an_error_of_a_job_is_the_callers_and_stored_pieces_stay(pool: ProcessPo
     assert list(dict(pieces.each(jobs))) == ["a", "b", "c"]
 
 
-def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
+def test_one_thread() -> None:
     from threadpoolctl import threadpool_info
 
     def threads() -> set[int]:
@@ -312,7 +308,7 @@ def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
 
 
 @pytest.mark.full
-def test_one_thread_is_lifted_whichever_thread_ends_last() -> None:
+def test_one_thread_across_threads() -> None:
     from threadpoolctl import threadpool_info
 
     def threads() -> list[int]:

@@ -160,7 +160,7 @@ def _free(name: str) -> list[str]:
     return [a for a in CALLS[name].arguments() if a not in CALLS[name].fixed]
 
 
-def test_no_public_function_is_left_out() -> None:
+def test_every_function() -> None:
     names = {name for name, member in public() if not is_made_by_functions(member)}
     missing = names - CALLS.keys() - EXEMPT.keys()
     assert not missing, (
@@ -179,7 +179,7 @@ def _made(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_example_is_valid(name: str) -> None:
+def test_valid_examples(name: str) -> None:
     call = CALLS[name]
     result = resolve(name)(**call.arguments())
     well_typed(result)
@@ -221,7 +221,7 @@ def test_every_bent_argument(name: str) -> None:
                 raise
 
 
-def test_dataclasses_that_are_exempt_are_not_inputs() -> None:
+def test_exempt_dataclasses() -> None:
     for name in EXEMPT:
         if EXEMPT[name].startswith("what a function returns"):
             assert dataclasses.is_dataclass(resolve(name)) or isinstance(resolve(name), type), name

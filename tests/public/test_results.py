@@ -114,7 +114,7 @@ def _classes(base: type) -> Iterator[type]:
         yield from _classes(cls)
 
 
-def test_every_class_has_an_instance(instances: dict[str, Any]) -> None:
+def test_classes(instances: dict[str, Any]) -> None:
     for module in pkgutil.walk_packages(leakcore.__path__, "leakcore."):
         if "__main__" not in module.name:
             importlib.import_module(module.name)
@@ -142,12 +142,12 @@ def _check(record: Any) -> None:
         type(record).from_dict({"schema": "other/1"})
 
 
-def test_every_class_comes_back_from_json_and_is_shown_in_a_few_lines(instances: dict[str, Any]) -> None:
+def test_json_and_display(instances: dict[str, Any]) -> None:
     for record in instances.values():
         _check(record)
 
 
-def test_the_base_reads_every_result(instances: dict[str, Any]) -> None:
+def test_reading_by_the_base(instances: dict[str, Any]) -> None:
     for record in instances.values():
         if isinstance(record, Result):
             back = Result.from_dict(json.loads(record.to_json()))
@@ -155,7 +155,7 @@ def test_the_base_reads_every_result(instances: dict[str, Any]) -> None:
             assert back == record
 
 
-def test_a_new_process_reads_every_result_and_report(instances: dict[str, Any], tmp_path: Path) -> None:
+def test_reading_in_a_new_process(instances: dict[str, Any], tmp_path: Path) -> None:
     """Nothing is imported there but the base that `from_dict` is called on."""
     results = {n: r for n, r in instances.items() if isinstance(r, Result) and n not in PARTS_OF_REPORTS}
     whole = [r for r in instances.values() if isinstance(r, audit.AuditReport)]
@@ -177,7 +177,7 @@ def test_a_new_process_reads_every_result_and_report(instances: dict[str, Any], 
     assert names == ["CanaryReport", "ClaimReport", "ScoresReport", "TraceReport"]
 
 
-def test_every_result_names_its_quantity_and_becomes_a_frame(instances: dict[str, Any]) -> None:
+def test_quantities_and_frames(instances: dict[str, Any]) -> None:
     pytest.importorskip("pandas")
     for name, record in instances.items():
         if not isinstance(record, Result):
@@ -191,12 +191,12 @@ def test_every_result_names_its_quantity_and_becomes_a_frame(instances: dict[str
 
 
 @pytest.mark.slow
-def test_the_report_of_a_run_comes_back_from_json() -> None:
+def test_run_report() -> None:
     for record in _records(reports.run()):
         _check(record)
 
 
-def test_a_report_is_equal_whatever_time_it_took_and_unequal_with_another_finding() -> None:
+def test_equality_of_reports() -> None:
     report = reports.scores()
     assert dataclasses.replace(report, seconds=report.seconds + 1) == report
     assert dataclasses.replace(report, fail_above=50.0) != report
@@ -205,7 +205,7 @@ def test_a_report_is_equal_whatever_time_it_took_and_unequal_with_another_findin
     assert isinstance(report, audit.AuditReport)
 
 
-def test_what_helps_to_be_seen_can_be_drawn(instances: dict[str, Any]) -> None:
+def test_pictures(instances: dict[str, Any]) -> None:
     from matplotlib.figure import Figure
 
     drawn = [name for name, record in instances.items() if hasattr(record, "plot")]

@@ -30,7 +30,7 @@ def _run(code: str, *words: object, **environment: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def test_it_names_what_rounds() -> None:
+def test_identity() -> None:
     result = kernels.arithmetic()
     assert result["simd"] == kernels.build_info()["simd"]
     assert result["blas"]
@@ -55,7 +55,7 @@ _ASK = "import json; from leakcore import kernels; print(json.dumps(kernels.arit
         ("OPENBLAS_CORETYPE", "Nehalem", lambda now: now["blas"]),
     ],
 )
-def test_what_the_environment_says_is_part_of_it(name: str, value: str, said: Any) -> None:
+def test_environment(name: str, value: str, said: Any) -> None:
     if said(kernels.arithmetic()) == value or kernels.arithmetic()["machine"] != "x86_64":
         pytest.skip("this process computes so already, or knows nothing of it")
     done = _run(_ASK, **{name: value})
@@ -67,7 +67,7 @@ def test_what_the_environment_says_is_part_of_it(name: str, value: str, said: An
     }
 
 
-def test_threads_are_not_part_of_it() -> None:
+def test_threads() -> None:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_NUM_THREADS")
     assert json.loads(_run(_ASK, **dict.fromkeys(names, "2")).stdout) == kernels.arithmetic()
 
@@ -84,7 +84,7 @@ PartialResults(Path(sys.argv[1]), "run", me).get_or_run(sys.argv[2], lambda: {"v
 
 @pytest.mark.full
 @TWO
-def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -> None:
+def test_folder_of_another_tier(tmp_path: Path) -> None:
     assert _run(_FOLDER, tmp_path, "a", LEAKCORE_ISA=OTHER).returncode == 0
     before = sorted(p.read_bytes() for p in tmp_path.rglob("*.json"))
     with pytest.raises(ValueError, match=rf'arithmetic\.simd is "{OTHER}" there, "{HERE}" here'):
@@ -93,14 +93,14 @@ def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -
     assert _run(_FOLDER, tmp_path, "b", LEAKCORE_ISA=OTHER).returncode == 0
 
 
-def test_a_folder_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
+def test_folder_without_identity(tmp_path: Path) -> None:
     old = {name: value for name, value in identity("mine", {}, 0).items() if name != "arithmetic"}
     PartialResults(tmp_path, "run", old).get_or_run("a", lambda: {"v": 1})
     with pytest.raises(ValueError, match=r"another kind \(arithmetic is null there, "):
         PartialResults(tmp_path, "run", identity("mine", {}, 0))
 
 
-def test_a_folder_of_another_state_of_the_source_is_refused(tmp_path: Path) -> None:
+def test_folder_of_another_source(tmp_path: Path) -> None:
     """What is asked of a worker is asked of a folder: one version has several states while it is worked on."""
     other = {**identity("mine", {}, 0), "source": "0" * 64}
     PartialResults(tmp_path, "run", other).get_or_run("a", lambda: {"v": 1})
@@ -127,7 +127,7 @@ main(sys.argv[1:])
 
 @pytest.mark.full
 @TWO
-def test_the_command_ends_with_exit_code_2(tmp_path: Path) -> None:
+def test_exit_code(tmp_path: Path) -> None:
     """Begun under another tier, and cut after its first piece."""
     assert _run(_CUT, *_COMMAND, tmp_path, LEAKCORE_ISA=OTHER).returncode == 130
     done = CliRunner().invoke(main, [*_COMMAND, str(tmp_path)])
@@ -148,7 +148,7 @@ found = ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=sys.ar
 
 @pytest.mark.full
 @TWO
-def test_a_checkpoint_of_another_tier_is_left_alone(tmp_path: Path) -> None:
+def test_checkpoint_of_another_tier(tmp_path: Path) -> None:
     assert _run(_CHECKPOINT, tmp_path, LEAKCORE_ISA=OTHER).returncode == 0
     (first,) = tmp_path.iterdir()
     names: dict[str, Any] = {}
@@ -158,7 +158,7 @@ def test_a_checkpoint_of_another_tier_is_left_alone(tmp_path: Path) -> None:
     assert first.exists()
 
 
-def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
+def test_certificate_of_another_tier() -> None:
     first = bounds.methods.Certified(3000, 0.99, seed=3, width=0.9)
     state = bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=first).state
     assert state is not None

@@ -180,25 +180,25 @@ BY_TIER = {"scores"}
 
 
 @pytest.mark.parametrize("cell", CELLS[1:], ids=str)
-def test_a_cell_gives_the_bits_of_the_first(cell):
+def test_bits_of_cells(cell):
     first, other = (_in_cell(*c, "everything()")["digests"] for c in (CELLS[0], cell))
     assert {name for name in ENTRIES if first[name] != other[name]} <= (set() if cell[0] == TIERS[0] else BY_TIER)
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_threads_change_no_bit_within_a_tier(tier):
+def test_bits_by_threads(tier):
     one, two = (_in_cell(tier, threads, "everything()")["digests"] for threads in THREADS)
     assert one == two
 
 
-def test_runs_divided_among_cells_match_one_cell():
+def test_divided_runs():
     """The first runs here, the rest on another number of threads and, where there is one, another tier."""
     here, elsewhere = (_in_cell(*cell, "everything()") for cell in (CELLS[0], CELLS[-1]))
     (first, hits), (rest, more) = here["first"], elsewhere["rest"]
     assert [[*first, *rest], hits + more] == here["whole"]
 
 
-def test_what_one_cell_began_another_ends():
+def test_resumed_by_another_cell():
     """A certificate: the counts so far travel, the rest is drawn elsewhere, on the same tier."""
     here = _in_cell(*CELLS[0], "everything()")
     going_on = f"certificate(600_000, resume={here['begun']!r})"
@@ -206,7 +206,7 @@ def test_what_one_cell_began_another_ends():
 
 
 @pytest.mark.skipif(len(TIERS) == 1, reason="one tier here")
-def test_another_tier_refuses_to_end_it():
+def test_resumed_by_another_tier():
     here = _in_cell(*CELLS[0], "everything()")
     with pytest.raises(AssertionError, match="was begun elsewhere"):
         _in_cell(TIERS[-1], 1, f"certificate(600_000, resume={here['begun']!r})")

@@ -38,19 +38,19 @@ def _faults(names: list[str]) -> list[list[object]]:
     return [row for row in last.values() if row[3] is not None] + ([[run.stderr[-800:]]] if run.returncode else [])
 
 
-def test_sizes_are_answered_or_refused_within_a_ceiling_of_memory() -> None:
+def test_memory_ceiling() -> None:
     assert _faults(QUICK) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2600)
-def test_every_size_is_answered_or_refused_within_a_ceiling_of_memory() -> None:
+def test_memory_ceiling_of_every_size() -> None:
     from tests.public.sizes import CALLS, sizes_of
 
     assert _faults([name for name in CALLS if name not in QUICK and sizes_of(name)]) == []
 
 
-def test_a_composition_of_many_laplace_mechanisms_is_a_closed_form() -> None:
+def test_many_laplace_mechanisms() -> None:
     """By Rényi divergences: never below the distribution's own, at most a tenth above, and rising with the count."""
     pytest.importorskip("dp_accounting")
     for epsilon, count, delta in ((0.1, 100, 1e-6), (1.0, 50, 1e-8), (0.01, 2000, 1e-5), ([0.1, 0.4, 1.0], 20, 1e-6)):
@@ -72,7 +72,7 @@ def test_a_composition_of_many_laplace_mechanisms_is_a_closed_form() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-300, 1e-6), (1e-9, 1e-300), (1e9, 1e-300), (0.1, 0.999)])
-def test_degenerate_compositions_stay_bounds(epsilon: float, delta: float) -> None:
+def test_degenerate_compositions(epsilon: float, delta: float) -> None:
     result = laplace.compose(epsilon, count=2**62, delta=delta)
     assert 0 <= result.value <= result.basic
     # δ(0) of the composition is at most its δ at the answer plus the answer itself: 0 needs a total variation below δ.
@@ -80,7 +80,7 @@ def test_degenerate_compositions_stay_bounds(epsilon: float, delta: float) -> No
         assert result.basic / 2 <= delta
 
 
-def test_equally_likely_candidates_are_one_question_however_many() -> None:
+def test_equally_likely_candidates() -> None:
     for n in (1, 2, 7, 1000):
         for information in ("rdp", "analytic"):
             one = bounds.fano_advantage(2.0, 1.0, 3, num_candidates=n, information=information)
@@ -102,7 +102,7 @@ def test_equally_likely_candidates_are_one_question_however_many() -> None:
         bounds.fano_advantage(1.0, 1.0, 1, num_candidates=10**9, information="monte-carlo")
 
 
-def test_the_renyi_divergence_of_a_laplace_mechanism_is_never_below_the_exact() -> None:
+def test_laplace_renyi_divergence() -> None:
     mpmath = pytest.importorskip("mpmath")
     from leakcore.bounds.laplace.compose import _renyi
 

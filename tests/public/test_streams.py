@@ -79,7 +79,7 @@ def _forbidden(tree: ast.Module) -> list[tuple[str, int]]:
     return calls
 
 
-def test_nothing_is_drawn_past_the_registry():
+def test_draws_outside_the_registry():
     past = [
         f"{name}:{line}: {what}"
         for name, tree in _files()
@@ -96,11 +96,11 @@ def test_nothing_is_drawn_past_the_registry():
      "np.random.RandomState(4)", "torch.randn(3)", "rng = numpy.random.default_rng()",
      "from numpy.random import Philox"],
 )  # fmt: skip
-def test_the_search_for_draws_can_fail(line):
+def test_negative_control(line):
     assert _forbidden(ast.parse(line))
 
 
-def test_no_library_is_handed_a_seed_that_is_not_the_registrys():
+def test_seeds_of_libraries():
     """random_state= takes what `kernels.subseed` gave."""
     for name, tree in _files():
         for node in ast.walk(tree):
@@ -110,7 +110,7 @@ def test_no_library_is_handed_a_seed_that_is_not_the_registrys():
                 raise AssertionError(f"{name}:{node.value.lineno}: {ast.unparse(node)}")
 
 
-def test_no_seed_is_made_by_arithmetic():
+def test_seed_arithmetic():
     """`seed + i`, `seed * k`: two parents then share children."""
     for name, tree in _files():
         for node in ast.walk(tree):
@@ -123,7 +123,7 @@ def test_no_seed_is_made_by_arithmetic():
                 )
 
 
-def test_streams_are_apart():
+def test_distance_of_streams():
     """No word belongs to two members, and none leaves its 32 bits."""
     spans = sorted((int(s), int(s) + s.steps, s.name) for s in Stream)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
@@ -142,7 +142,7 @@ def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 @pytest.mark.full
-def test_each_stream_is_used_in_one_place():
+def test_users_of_streams():
     """A member is one use: one function of the package names it. CALLER is named by none."""
     users: dict[str, set[str]] = defaultdict(set)
     for name, tree in _files():
@@ -159,12 +159,12 @@ def test_each_stream_is_used_in_one_place():
     assert shared == {}
 
 
-def test_a_step_beyond_the_streams_is_refused():
+def test_last_step():
     with pytest.raises(ValueError, match=r"`step` must be in \[0, 0\], got 1"):
         kernels.uniform((1, 1), seed=0, purpose=Stream.CANARY_COINS, step=1)
 
 
-def test_extractors_coins_and_shuffles_of_one_seed_share_nothing():
+def test_seed_of_parts():
     """Epoch 5 of an extractor shuffled by the very numbers that were the canaries' coins, epoch 4 by membership's."""
     images, labels = np.zeros((12, 1, 4, 4), np.float32), np.arange(12) % 2
     extractor = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
@@ -179,7 +179,7 @@ def test_extractors_coins_and_shuffles_of_one_seed_share_nothing():
     assert overlaps(draws) == []
 
 
-def test_the_recorder_names_an_overlap():
+def test_recorder_overlap():
     one, other = Draw(3, int(Stream.BATCH), 0, 4, "a.py:f"), Draw(3, int(Stream.BATCH), 3, 5, "b.py:g")
     (named,) = overlaps([one, other])
     assert named == "a.py:f and b.py:g: seed 3, BATCH step 0, row 3"
@@ -194,7 +194,7 @@ DRAWS_NOTHING = (
 
 
 @pytest.mark.full
-def test_public_functions_under_one_seed_share_nothing():
+def test_seed_of_public_functions():
     """Every public function is called with the seed 0: no two functions draw the same numbers."""
     with recorded() as draws:
         for name, call in CALLS.items():
@@ -205,7 +205,7 @@ def test_public_functions_under_one_seed_share_nothing():
     assert len({d.site for d in draws}) > 30
 
 
-def test_games_and_audits_of_one_seed_share_nothing():
+def test_seed_of_games_and_audits():
     """Coins, batches, noise, initial parameters and attacks on them, all seeded alike."""
     rng = np.random.default_rng(0)
     x, y = rng.random((40, 6)).astype(np.float32), np.arange(40) % 3
@@ -238,7 +238,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
 
 
 @pytest.mark.full
-def test_bounds_of_one_seed_share_nothing():
+def test_seed_of_bounds():
     kappa = {"kappa": 0.1, "seed": 7}
     with recorded() as draws:
         for method in ("certified", "monte-carlo", "importance"):
@@ -261,7 +261,7 @@ def test_bounds_of_one_seed_share_nothing():
     assert overlaps(draws) == []
 
 
-def test_a_composition_and_what_is_beneath_it_share_nothing():
+def test_seed_of_a_composition():
     """Each part of a defence, each local step and each layer's masks, and the training that they defend."""
     parts = [
         defenses.LocalSteps(2, 0.1), defenses.Dropout(0.5), defenses.DPSGD(1.0, 1.0), defenses.GaussianNoise(1.0),
@@ -279,7 +279,7 @@ def test_a_composition_and_what_is_beneath_it_share_nothing():
 
 
 @pytest.mark.parametrize("attack", ["zero-input", "membership", "one-run"])
-def test_an_audited_claim_shares_nothing(attack):
+def test_seed_of_a_claim(attack):
     config = {
         "data": {"name": "digits", "num_rows": 60},
         "mechanism": {"learning_rate": 0.5, "steps": 3, "noise_multiplier": 1.0},
@@ -292,7 +292,7 @@ def test_an_audited_claim_shares_nothing(attack):
 
 
 @pytest.mark.slow
-def test_an_audit_shares_nothing():
+def test_seed_of_an_audit():
     small = {"runs": 32, "sweep": (), "num_rows": 60, "steps": 4, "label_trials": 2}
     with recorded() as draws:
         audit.run(audit.AuditConfig(**small))
@@ -307,7 +307,7 @@ DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the data sets")
 @pytest.mark.parametrize("name", experiments.names())
-def test_an_experiment_shares_nothing(name, tmp_path):
+def test_seed_of_an_experiment(name, tmp_path):
     with recorded() as draws:
         experiments.run(name, scale="tiny", data=DATA, out=tmp_path)
     assert overlaps(draws) == []

@@ -66,7 +66,7 @@ def _fed(model, x):
 
 @pytest.mark.parametrize("momentum", [0.1, 0.3, 1.0, None])
 @pytest.mark.parametrize("earlier", [0, 3])
-def test_running_statistics_give_the_batch_s(momentum, earlier):
+def test_running_statistics(momentum, earlier):
     model = _nested(momentum).train()
     for i in range(earlier):
         model(_images(5, seed=i, start=100)[0])
@@ -83,7 +83,7 @@ def test_running_statistics_give_the_batch_s(momentum, earlier):
             assert float((variance - rows.var(0, correction=1)).abs().max()) < 1e-10
 
 
-def test_a_frozen_layer_is_left_out_and_float32_is_read():
+def test_frozen_layers_and_float32():
     model = _nested().float()
     client = copy.deepcopy(model).train()
     client.norm.eval()
@@ -122,12 +122,12 @@ def _counted(state, steps=1):
         (_nested(), {}, "must hold 'block.1.running_mean'"),
     ],
 )
-def test_what_gives_no_statistics_is_refused(model, after, words):
+def test_missing_statistics(model, after, words):
     with pytest.raises(ValueError, match=words):
         inversion.batch_statistics(model, after)
 
 
-def test_other_types_are_refused():
+def test_bad_types():
     with pytest.raises(TypeError, match="`model`"):
         inversion.batch_statistics({}, {})
     with pytest.raises(TypeError, match="`after`"):
@@ -136,7 +136,7 @@ def test_other_types_are_refused():
         _invert(_nested(), [1])
 
 
-def test_gradient_in_training_mode_is_the_client_s_and_leaves_the_model_alone():
+def test_training_mode_gradient():
     model = _nested().train()
     before = copy.deepcopy(model.state_dict())
     x, y = _images(4)
@@ -153,7 +153,7 @@ def test_gradient_in_training_mode_is_the_client_s_and_leaves_the_model_alone():
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("objective", [inversion.L2(), inversion.Cosine(), inversion.LocalSteps(0.1)])
-def test_the_true_batch_has_distance_zero(training, objective):
+def test_distance_of_the_true_batch(training, objective):
     model = _nested().train()
     model(_images(5, start=100)[0])
     model.train(training)
@@ -195,7 +195,7 @@ def _stepped(model, x, y, steps, size):
 
 @pytest.mark.parametrize("momentum", [0.1, 1.0, None])
 @pytest.mark.parametrize(("steps", "size"), [(1, 4), (3, 4), (5, 2)])
-def test_several_steps_of_the_true_batch_have_distance_zero(momentum, steps, size):
+def test_distance_over_several_steps(momentum, steps, size):
     model = _nested(momentum).train()
     model(_images(5, start=100)[0])
     x, y = _images(4)
@@ -215,7 +215,7 @@ def test_several_steps_of_the_true_batch_have_distance_zero(momentum, steps, siz
 
 @pytest.mark.full
 @pytest.mark.parametrize("make", [_conv, _dense])
-def test_statistics_lower_the_error_at_the_same_budget(make):
+def test_error_with_statistics(make):
     """All of 5 batches: by a sign test p = 1/32 for each network."""
     lower = 0
     for seed in range(5):
@@ -237,7 +237,7 @@ def test_statistics_lower_the_error_at_the_same_budget(make):
 
 
 @pytest.mark.full
-def test_all_restarts_of_adam_at_once_have_the_term():
+def test_all_restarts_of_adam():
     model, (x, y) = _conv(0).train(), _images(2)
     g, client = _client(model, x, y)
     release = inversion.ReleasedGradient(g, statistics=inversion.batch_statistics(model, client))
@@ -281,12 +281,12 @@ _FOUR = (torch.zeros(4), torch.ones(4))
         ),
     ],
 )
-def test_statistics_that_do_not_fit_are_refused(change, words):
+def test_mismatched_statistics(change, words):
     with pytest.raises(ValueError, match=words):
         _invert(**{"model": _nested().eval(), "statistics": {"block.1": _FOUR}, **change})
 
 
-def test_refusals_in_training_mode():
+def test_training_mode_refusals():
     with pytest.raises(ValueError, match="mixes samples"):
         _invert(_nested().train(), None, inversion.DPSGDSteps(1.0))
     with pytest.raises(ValueError, match="recover"):

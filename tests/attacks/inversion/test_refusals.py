@@ -31,7 +31,7 @@ class _Functional(nn.Module):
         (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(3, 3)), "max-pooling"),
     ],
 )
-def test_what_is_not_twice_differentiable_is_named(model, names):
+def test_not_twice_differentiable(model, names):
     x, y = torch.rand(1, 6), [1]
     g = inversion.gradient(model, x, y)
     with pytest.warns(UserWarning, match=names):
@@ -40,7 +40,7 @@ def test_what_is_not_twice_differentiable_is_named(model, names):
 
 
 @pytest.mark.parametrize("kind", [nn.Sigmoid, nn.ELU, nn.GELU, nn.Softplus, nn.Tanh, nn.SiLU])
-def test_smooth_activations_do_not_warn(kind):
+def test_no_warning_for_smooth_activations(kind):
     model = nn.Sequential(nn.Linear(6, 5), kind(), nn.Linear(5, 3))
     g = inversion.gradient(model, torch.rand(1, 6), [1])
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def test_smooth_activations_do_not_warn(kind):
         )
 
 
-def test_failing_restarts_are_reported():
+def test_failing_restarts():
     model = smooth()
     x, y = torch.rand(1, 12), [0]
     g = inversion.gradient(model, x, y)
@@ -104,7 +104,7 @@ def test_bad_input():
 
 
 @pytest.mark.parametrize("box", [(5.0, math.inf), (-math.inf, 0.0), (-1e308, 1e308)])
-def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
+def test_infinite_boxes(box):
     model = nn.Linear(3, 2)
     release = inversion.gradient(model, torch.ones(1, 3), [1])
     with pytest.raises(ValueError, match=r"`box` must have two finite ends.*got \(.*, .*\)"):
@@ -121,7 +121,7 @@ def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     )
 
 
-def test_restarts_that_no_memory_holds_are_refused():
+def test_restarts_beyond_memory():
     model = nn.Linear(3, 2)
     released = inversion.gradient(model, torch.ones(1, 3), [1])
     for optimizer in (inversion.LBFGS(restarts=10**13), inversion.Adam(restarts=2**62)):
@@ -129,7 +129,7 @@ def test_restarts_that_no_memory_holds_are_refused():
             inversion.invert(model, released, (3,), labels=[1], optimizer=optimizer)
 
 
-def test_mappings_of_parameters_must_have_their_shapes():
+def test_shapes_of_mappings():
     """A transposed weight has as many numbers, and gave an answer."""
     model = nn.Sequential(nn.Linear(3, 2))
     parts = {name: torch.ones_like(p) for name, p in model.named_parameters()}
@@ -158,7 +158,7 @@ def test_mappings_of_parameters_must_have_their_shapes():
         )
 
 
-def test_bad_input_is_named_before_any_work():
+def test_bad_input_before_any_work():
     model = smooth()
     x = torch.rand(2, 12)
     g = inversion.gradient(model, x, [0, 1])

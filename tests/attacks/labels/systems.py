@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from scipy import special
@@ -43,3 +46,10 @@ def breast_cancer() -> tuple[np.ndarray, np.ndarray]:
 def mlp(seed: int = 0, sizes: tuple[int, int] = (30, 64)) -> torch.nn.Sequential:
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(*sizes), torch.nn.ReLU(), torch.nn.Linear(sizes[1], 1))
+
+
+def attacked(
+    attack: Callable[..., labels.LabelRecovery], model: Any, x: Any, observation: Any, **how: Any
+) -> labels.LabelRecovery:
+    """What an attack finds in a gradient without noise of a model that it knows."""
+    return attack(labels.KnownModel(model, x), observation, noise=labels.Noise(0), **how)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from leakcore.attacks import attributes, labels  # noqa: E402
 from leakcore.attacks.labels.known_probabilities import noise_radius  # noqa: E402
+from tests.attacks.labels.systems import attacked  # noqa: E402
 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 
@@ -31,38 +32,38 @@ def _batch(*middle: torch.nn.Module) -> tuple[torch.nn.Sequential, torch.Tensor,
 
 
 @pytest.mark.parametrize("noise", [labels.Noise(0), labels.Noise(1e-3, 0.9)])
-def test_a_random_gradient_proves_nothing(noise: labels.Noise) -> None:
+def test_random_gradient(noise: labels.Noise) -> None:
     rng = np.random.default_rng(0)
     recovery = labels.last_layer(rng.normal(size=(20, 64)), rng.normal(size=64), noise=noise)
     _refused(recovery)
     assert not recovery.determined.any()
 
 
-def test_residuals_above_one_prove_nothing() -> None:
+def test_residuals_above_one() -> None:
     """As many rows as weights: any gradient has a solution, though not any has one within [-1, 1]."""
     rng = np.random.default_rng(0)
     _refused(labels.last_layer(rng.normal(size=(8, 8)), rng.normal(size=8), noise=labels.Noise(0)))
 
 
-def test_a_stale_model_another_mode_and_another_reduction_prove_nothing() -> None:
+def test_stale_model_mode_and_reduction() -> None:
     model, x, y, gradient = _batch()
-    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).value == 1.0
-    _refused(labels.last_layer(labels.KnownModel(model, (x - 1) / 2), gradient, noise=labels.Noise(0)))
-    _refused(labels.last_layer(labels.KnownModel(model, x), 20 * gradient, noise=labels.Noise(0)))
+    assert attacked(labels.last_layer, model, x, gradient).value == 1.0
+    _refused(attacked(labels.last_layer, model, (x - 1) / 2, gradient))
+    _refused(attacked(labels.last_layer, model, x, 20 * gradient))
     with torch.no_grad():
         model[0].weight.mul_(1.1)
-    _refused(labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)))
+    _refused(attacked(labels.last_layer, model, x, gradient))
     model, x, y, gradient = _batch(torch.nn.BatchNorm1d(64))
-    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).labels.tolist() == y.tolist()
-    _refused(labels.last_layer(labels.KnownModel(model.eval(), x), gradient, noise=labels.Noise(0)))
+    assert attacked(labels.last_layer, model, x, gradient).labels.tolist() == y.tolist()
+    _refused(attacked(labels.last_layer, model.eval(), x, gradient))
 
 
-def test_residuals_of_classes_that_do_not_sum_to_zero_prove_nothing() -> None:
+def test_residual_sums() -> None:
     e = np.array([[0.2, 0.3, -0.5], [0.2, 0.3, 0.1]])
     _refused(labels.last_layer(np.eye(2), e.T / 2, noise=labels.Noise(0)))
 
 
-def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
+def test_random_hidden_gradients() -> None:
     rng = np.random.default_rng(0)
     recovery = labels.second_last_layer(
         labels.KnownHiddenLayer(rng.normal(size=(10, 40)), np.ones((10, 2))),
@@ -77,7 +78,7 @@ def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
 @pytest.mark.full(keep=2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("classes", [1, 3])
-def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:
+def test_honest_gradients(dtype: torch.dtype, classes: int) -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         n, d = 2 + seed, 8 + 5 * seed
@@ -95,13 +96,13 @@ def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:
         gradient = model[2].weight.grad
         std = 0.01 * float(gradient.float().std())
         noisy = gradient.float() + std * torch.randn(gradient.shape)
-        exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+        exact = attacked(labels.last_layer, model, x, gradient)
         released = labels.last_layer(labels.KnownModel(model, x), noisy, noise=labels.Noise(std, 0.9))
         assert exact.kind == released.kind == "lower"
         assert (exact.labels == y.numpy())[exact.determined].all()
 
 
-def test_contradicting_proofs_prove_nothing() -> None:
+def test_contradicting_proofs() -> None:
     one = labels.last_layer(np.eye(4), np.array([0.1, -0.1, 0.1, -0.1]), noise=labels.Noise(0))
     other = labels.last_layer(np.eye(4), -np.full(4, 0.1), noise=labels.Noise(0))
     assert one.kind == other.kind == "lower"
@@ -110,7 +111,7 @@ def test_contradicting_proofs_prove_nothing() -> None:
     assert joined.labels.tolist() == [-1, 1, -1, 1]
 
 
-def test_a_neuron_that_is_not_usable_is_refused() -> None:
+def test_unusable_neuron() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     with torch.no_grad():
@@ -121,7 +122,7 @@ def test_a_neuron_that_is_not_usable_is_refused() -> None:
         crafted.recover(np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise=labels.Noise(0))
 
 
-def test_a_parameter_that_is_named_twice_is_refused() -> None:
+def test_repeated_parameter() -> None:
     model = torch.nn.Linear(6, 1, bias=False)
     with pytest.raises(ValueError, match="`parameters` must name each parameter once, got 'weight' twice"):
         labels.general(labels.KnownModel(model, torch.ones(1, 6)), [torch.ones(1, 6)] * 2, parameters=["weight"] * 2)
@@ -131,7 +132,7 @@ def _net() -> tuple[torch.nn.Sequential, torch.Tensor]:
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), torch.ones(4, 6)
 
 
-def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
+def test_mismatched_inputs_and_gradients() -> None:
     model, x = _net()
     with pytest.raises(ValueError, match=r"`inputs` must be ones that the model runs on \(mat1 and mat2"):
         labels.general(labels.KnownModel(model, torch.ones(4, 5)), torch.ones(65))
@@ -142,13 +143,13 @@ def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("probs", [np.full((1, 4), 0.5), np.full((5, 4), 0.5), 0.5])
-def test_probabilities_are_one_array_for_each_model(probs: object) -> None:
+def test_probabilities_of_several_models(probs: object) -> None:
     model, x = _net()
     with pytest.raises(ValueError, match=r"`known_probs` must hold one array for each of 2 models, got"):
         labels.last_layer(labels.KnownModel([model, model], x), np.zeros((2, 8)), known_probs=probs)
 
 
-def test_neurons_and_activations_of_another_kind_are_named() -> None:
+def test_bad_neurons_and_activations() -> None:
     model, x = _net()
     with pytest.raises(TypeError, match=r"`neurons` must be an integer, several of them, or None, got 1\.5"):
         labels.second_last_layer(labels.KnownModel(model, x), torch.zeros(8, 6), positive_ratio=0.2, neurons=1.5)
@@ -156,7 +157,7 @@ def test_neurons_and_activations_of_another_kind_are_named() -> None:
         labels.malicious_input(weights=np.eye(3, 20), batch_size=4, seed=0, activation=np.tanh)
 
 
-def test_layers_must_be_names() -> None:
+def test_bad_layer_names() -> None:
     model, x = _net()
     targets = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"`layers` must name at least one layer, got \[\]"):
@@ -166,7 +167,7 @@ def test_layers_must_be_names() -> None:
 
 
 @pytest.mark.parametrize("activation", [torch.nn.ReLU(), torch.nn.GELU()])
-def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.Module) -> None:
+def test_float32_in_float64(activation: torch.nn.Module) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 64), activation, torch.nn.Linear(64, 1))
     x, y = torch.randn(24, 30), torch.randint(0, 2, (24,))
@@ -183,10 +184,10 @@ def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.
     assert labels.last_layer(model[:2](x).detach().double(), off, noise=labels.Noise(0)).kind == "estimate"
 
 
-def test_joined_results_add_up_their_failures() -> None:
+def test_failures_of_joined_results() -> None:
     """Union bound: each noisy part may be wrong with 1 − confidence; an exact one never is."""
     model, x, _, gradient = _batch()
-    exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+    exact = attacked(labels.last_layer, model, x, gradient)
     assert (exact.kind, exact.confidence) == ("lower", None)
 
     def sure(confidence: float | None, kind: str = "lower") -> labels.LabelRecovery:
@@ -205,6 +206,6 @@ def test_joined_results_add_up_their_failures() -> None:
 
 
 @pytest.mark.parametrize(("columns", "level"), [(1, 0.9), (12, 0.9), (300, 0.99)])
-def test_noise_of_a_known_level_lies_within_its_radius(columns: int, level: float) -> None:
+def test_radius_of_known_noise(columns: int, level: float) -> None:
     radius = noise_radius(0.3, columns, level)
     assert radius == pytest.approx(0.3 * stats.chi.ppf(level, columns), rel=1e-10)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from leakcore.attacks import labels
+from tests.attacks.labels.systems import attacked
 
 
-def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
+def test_unreadable_last_layers() -> None:
     x = torch.randn(4, 6)
     gradient = np.zeros(6)
     with pytest.raises(ValueError, match=r"no torch\.nn\.Linear"):
@@ -49,18 +50,18 @@ class _Functional(_Twice):
 
 
 @pytest.mark.parametrize("model", [_Twice(False), _Twice(True), _Functional(False)])
-def test_weights_that_act_twice_are_refused(model: torch.nn.Module) -> None:
+def test_shared_weights(model: torch.nn.Module) -> None:
     """Their gradient is the sum of both uses: of 120 labels that one use alone would determine, 57 were wrong."""
     x, y = torch.randn(6, 8), torch.randint(8, (6,))
     torch.nn.functional.cross_entropy(model(x), y).backward()
     gradient = next(model.parameters()).grad
     with pytest.raises(ValueError, match=r"parameter 'a.weight' is used more than once.*use general\(model"):
-        labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
-    recovery = labels.general(labels.KnownModel(model, x), {"a.weight": gradient}, noise=labels.Noise(0))
+        attacked(labels.last_layer, model, x, gradient)
+    recovery = attacked(labels.general, model, x, {"a.weight": gradient})
     assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
-def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
+def test_random_forward_pass() -> None:
     class Dropped(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +74,7 @@ def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
     model = Dropped()
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="depends on random numbers that it draws"):
-        labels.last_layer(labels.KnownModel(model, torch.ones(2, 4)), np.ones((3, 4)), noise=labels.Noise(0))
+        attacked(labels.last_layer, model, torch.ones(2, 4), np.ones((3, 4)))
     assert torch.equal(before, torch.get_rng_state())
     dropped = model.forward
     model.eval()
@@ -85,7 +86,7 @@ def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
     assert labels.last_layer(labels.KnownModel(model.eval(), torch.ones(2, 4)), np.ones((3, 4))) is not None
 
 
-def test_a_bias_that_acts_twice_is_refused() -> None:
+def test_shared_bias() -> None:
     class Added(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -97,10 +98,4 @@ def test_a_bias_that_acts_twice_is_refused() -> None:
 
     model, x = Added(), torch.randn(3, 4)
     with pytest.raises(ValueError, match=r"parameter 'l.bias' is used more than once"):
-        labels.last_layer(labels.KnownModel(model, x), np.ones((4, 4)), noise=labels.Noise(0))
-    with pytest.raises(TypeError, match="`unit_roundoff` must be a real number, got 'x'"):
-        labels.last_layer(
-            x.numpy(),
-            labels.WeightDifference(np.ones(4), labels.SGD(0.1)),
-            precision=labels.Precision(unit_roundoff="x"),
-        )  # type: ignore[arg-type]
+        attacked(labels.last_layer, model, x, np.ones((4, 4)))

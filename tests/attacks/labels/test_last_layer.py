@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakcore.attacks import labels
-from tests.attacks.labels.systems import DTYPES, breast_cancer, check, mlp, system
+from tests.attacks.labels.systems import DTYPES, attacked, breast_cancer, check, mlp, system
 
 # All labels
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_labels_of_a_random_batch(dtype: type) -> None:
+def test_random_batch(dtype: type) -> None:
     for seed in range(20):
         activations, truth, gradient = system(50, 200, dtype, seed)
         result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
@@ -29,7 +29,7 @@ def test_all_labels_of_a_random_batch(dtype: type) -> None:
         assert (result.kind, result.confidence) == ("lower", None)
 
 
-def test_residuals_are_p_minus_y() -> None:
+def test_residuals() -> None:
     rng = np.random.default_rng(1)
     activations, probs, truth = rng.normal(size=(10, 30)), rng.random(10), rng.integers(0, 2, 10)
     e = probs - truth
@@ -68,7 +68,7 @@ def _gradients(model: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor) -> 
     # Trained models have p within rounding of y for many rows: those are undetermined, and fewer of them in float64.
     [(0, "SGD", 0.0, (1.0, 1.0)), (60, "SGD", 0.3, (0.9, 1.0)), (300, "Adam", 0.01, (0.2, 0.65))],
 )
-def test_breast_cancer_at_initialisation_and_trained(
+def test_breast_cancer(
     steps: int, optimizer: str, lr: float, least: tuple[float, float], dtype: torch.dtype, bias: bool
 ) -> None:
     x, y = breast_cancer()
@@ -81,10 +81,11 @@ def test_breast_cancer_at_initialisation_and_trained(
     batches = [order[i : i + 32] for i in range(0, 32 * 17, 32)]
     for rows in batches:
         weight, constant = _gradients(model, inputs[rows], target[rows])
-        result = labels.last_layer(
-            labels.KnownModel(model, inputs[rows]),
+        result = attacked(
+            labels.last_layer,
+            model,
+            inputs[rows],
             labels.GradientObservation(weight, bias_gradient=constant if bias else None),
-            noise=labels.Noise(0),
         )
         check(result, y[rows])
         determined += int(result.determined.sum())
@@ -94,7 +95,7 @@ def test_breast_cancer_at_initialisation_and_trained(
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(n=st.integers(1, 20), d=st.integers(1, 24), scale=st.floats(0.0, 40.0), seed=st.integers(0, 2**32))
 @settings(derandomize=True, deadline=None, max_examples=150)
-def test_no_determined_label_is_ever_wrong(dtype: type, n: int, d: int, scale: float, seed: int) -> None:
+def test_certainty(dtype: type, n: int, d: int, scale: float, seed: int) -> None:
     # Any shape, from uninformative to saturated models, ill-conditioned square systems included.
     activations, truth, gradient = system(n, d, dtype, seed, scale)
     result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
@@ -104,7 +105,7 @@ def test_no_determined_label_is_ever_wrong(dtype: type, n: int, d: int, scale: f
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ill_conditioned_systems_are_right_or_undetermined(dtype: type) -> None:
+def test_ill_conditioned_systems(dtype: type) -> None:
     rng = np.random.default_rng(5)
     shares = []
     for decades in range(0, 17, 2):
@@ -125,7 +126,7 @@ def test_ill_conditioned_systems_are_right_or_undetermined(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_duplicated_and_zero_rows_are_undetermined_and_the_rest_right(dtype: type) -> None:
+def test_duplicated_and_zero_rows(dtype: type) -> None:
     activations, truth, _ = system(12, 40, dtype)
     activations[7] = activations[2]
     activations[9] = 0
@@ -164,7 +165,7 @@ def test_one_sample(dtype: type, label: int) -> None:
     assert result.condition == pytest.approx(1.0)
 
 
-def test_all_zero_activations() -> None:
+def test_zero_activations() -> None:
     result = labels.last_layer(np.zeros((3, 4)), np.zeros(4), noise=labels.Noise(0))
     np.testing.assert_array_equal(result.labels, [-1, -1, -1])
     assert result.rank == 0
@@ -172,7 +173,7 @@ def test_all_zero_activations() -> None:
     assert json.loads(result.to_json())["condition"] == "inf"
 
 
-def test_saturated_float32_model_is_undetermined_not_wrong() -> None:
+def test_saturated_float32_model() -> None:
     activations, truth, _ = system(50, 200, np.float32)
     logits = torch.tensor(np.random.default_rng(4).normal(size=50) * 40, dtype=torch.float32)
     e = (torch.sigmoid(logits) - torch.tensor(truth, dtype=torch.float32)).numpy()
@@ -187,7 +188,7 @@ def test_saturated_float32_model_is_undetermined_not_wrong() -> None:
     assert ((result.residuals < 0) != truth)[saturated].any()
 
 
-def test_clipped_gradients_keep_signs() -> None:
+def test_clipped_gradients() -> None:
     for dtype in DTYPES:
         activations, truth, _ = system(30, 100, dtype)
         e = np.random.default_rng(6).random(30).astype(dtype) - truth.astype(dtype)
@@ -199,7 +200,7 @@ def test_clipped_gradients_keep_signs() -> None:
         np.testing.assert_array_equal(result.labels, truth)
 
 
-def test_rounding_stays_within_the_tolerance() -> None:
+def test_rounding_tolerance() -> None:
     # Float32 gradients of the same e, summed in 400 different orders: no residual is further from e than its tolerance.
     rng = np.random.default_rng(9)
     activations, truth, _ = system(40, 80, np.float32)
@@ -214,7 +215,7 @@ def test_rounding_stays_within_the_tolerance() -> None:
     assert result.tolerance.max() < 1e-3
 
 
-def test_coarser_arithmetic_than_the_dtype_must_be_declared() -> None:
+def test_coarser_arithmetic() -> None:
     activations, _, gradient = system(10, 20, np.float64)
     fine = labels.last_layer(activations, gradient)
     coarse = labels.last_layer(activations, gradient, precision=labels.Precision(unit_roundoff=2.0**-11))
@@ -242,7 +243,7 @@ def _seen(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [2, 5])
-def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
+def test_layers_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
     for scale in (1.0, 10.0, 300.0):  # up to saturation
         model = _classifier(classes, dtype, scale)
         x, y = torch.randn(24, 10, dtype=dtype), torch.randint(0, classes, (24,))
@@ -251,7 +252,7 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
             picked = (
                 observed if names is None else [observed[n] for n in ([names] if isinstance(names, str) else names)]
             )
-            recovery = labels.general(labels.KnownModel(model, x), picked, parameters=names, noise=labels.Noise(0))
+            recovery = attacked(labels.general, model, x, picked, parameters=names)
             assert (recovery.labels == y.numpy())[recovery.determined].all()
             assert recovery.residuals.shape == recovery.tolerance.shape == (24, classes)
             assert recovery.kind == "lower"
@@ -264,46 +265,34 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
                 )
 
 
-def test_residuals_stay_within_their_tolerance() -> None:
+def test_residual_tolerance() -> None:
     for seed in range(5):
         model = _classifier(4, torch.float32, 3.0, seed)
         x, y = torch.randn(20, 10), torch.randint(0, 4, (20,))
-        recovery = labels.general(
-            labels.KnownModel(model, x), _seen(model, x, y)["2.weight"], parameters="2.weight", noise=labels.Noise(0)
-        )
+        recovery = attacked(labels.general, model, x, _seen(model, x, y)["2.weight"], parameters="2.weight")
         truth = model.double()(x.double()).softmax(1).detach().numpy() - np.eye(4)[y]
         known = recovery.identifiable
         assert (np.abs(recovery.residuals - truth)[known] <= recovery.tolerance[known]).all()
 
 
-def test_too_few_weights_for_the_classes_leave_all_open_but_known_probabilities_do_not() -> None:
+def test_few_weights_for_the_classes() -> None:
     # 20 rows of 4 classes are 60 unknowns; one neuron's 41 weights cannot hold them.
     model = _classifier(4, torch.float64)
     x, y = torch.randn(20, 10, dtype=torch.float64), torch.randint(0, 4, (20,))
     gradient = _seen(model, x, y)["2.bias"]
-    blind = labels.general(labels.KnownModel(model, x), gradient, parameters="2.bias", noise=labels.Noise(0))
+    blind = attacked(labels.general, model, x, gradient, parameters="2.bias")
     np.testing.assert_array_equal(blind.labels, np.full(20, -1))
     assert blind.rank <= 30
-    few = labels.general(
-        labels.KnownModel(model, x[:10]),
-        _seen(model, x[:10], y[:10])["2.bias"],
-        parameters="2.bias",
-        known_probs=True,
-        noise=labels.Noise(0),
+    few = attacked(
+        labels.general, model, x[:10], _seen(model, x[:10], y[:10])["2.bias"], parameters="2.bias", known_probs=True
     )
     assert (few.labels == y[:10].numpy())[few.determined].all()
-    whole = labels.general(
-        labels.KnownModel(model, x),
-        _seen(model, x, y)["2.weight"],
-        parameters="2.weight",
-        known_probs=True,
-        noise=labels.Noise(0),
-    )
+    whole = attacked(labels.general, model, x, _seen(model, x, y)["2.weight"], parameters="2.weight", known_probs=True)
     np.testing.assert_array_equal(whole.labels, y)
     assert whole.residuals.shape == (20, 4)
 
 
-def test_noise_and_weight_differences_of_a_classifier() -> None:
+def test_classifier_noise_and_differences() -> None:
     model = _classifier(3, torch.float64)
     x, y = torch.randn(12, 10, dtype=torch.float64), torch.randint(0, 3, (12,))
     gradient = _seen(model, x, y)["2.weight"]
@@ -312,11 +301,8 @@ def test_noise_and_weight_differences_of_a_classifier() -> None:
     difference = model[2].weight.detach() - before
     with torch.no_grad():
         model[2].weight.copy_(before)
-    recovery = labels.general(
-        labels.KnownModel(model, x),
-        labels.WeightDifference(difference, labels.SGD(0.1)),
-        parameters="2.weight",
-        noise=labels.Noise(0),
+    recovery = attacked(
+        labels.general, model, x, labels.WeightDifference(difference, labels.SGD(0.1)), parameters="2.weight"
     )
     np.testing.assert_array_equal(recovery.labels, y)
     rng = np.random.default_rng(1)
@@ -332,7 +318,7 @@ def test_noise_and_weight_differences_of_a_classifier() -> None:
     assert determined > 100
 
 
-def test_one_jacobian_serves_several_weight_vectors() -> None:
+def test_several_weight_vectors() -> None:
     rng = np.random.default_rng(2)
     rows, truth = rng.normal(size=(12, 20)), rng.integers(0, 3, 12)
     e = rng.dirichlet(np.ones(3), 12) - np.eye(3)[truth]

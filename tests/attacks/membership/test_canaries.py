@@ -21,7 +21,7 @@ def _ensemble(noise: float = 1.0, **more) -> dpsgd.Ensemble:
     )  # fmt: skip
 
 
-def test_canaries_are_as_long_as_rows_and_nearly_orthogonal() -> None:
+def test_canary_vectors() -> None:
     wide = _RNG.normal(size=(30, 4000)).astype(np.float32)
     points, labels = membership.canaries(wide, 3, count=20, seed=1)
     assert (points.shape, points.dtype) == ((20, 4000), np.float32)
@@ -35,7 +35,7 @@ def test_canaries_are_as_long_as_rows_and_nearly_orthogonal() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_scores_match_a_run_on_the_included_canaries(rate: float) -> None:
+def test_scores_of_included_canaries(rate: float) -> None:
     points, labels = membership.canaries(_ROWS, 3, count=9, seed=2)
     ensemble = _ensemble(sample_rate=rate)
     play = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=range(4, 7))
@@ -80,7 +80,7 @@ def _clipped(theta: np.ndarray, points: np.ndarray, labels: np.ndarray) -> np.nd
     return flat / np.maximum(1.0, np.linalg.norm(flat, axis=1, keepdims=True))
 
 
-def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not() -> None:
+def test_scores_by_noise() -> None:
     points, labels = membership.canaries(_RNG.normal(size=(5, 400)), 3, count=40, seed=2)
     rows = _RNG.normal(size=(50, 400))
 
@@ -111,13 +111,13 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
         ({"expected_batch_size": None}, "`ensemble` must have an expected_batch_size"),
     ],
 )
-def test_bad_ensembles_are_named(change: dict, message: str) -> None:
+def test_bad_ensembles(change: dict, message: str) -> None:
     points, labels = membership.canaries(_ROWS, 3, count=4, seed=0)
     with pytest.raises(ValueError, match=message):
         membership.play_canaries(_ensemble(**change), _ROWS, _LABELS, points, labels)
 
 
-def test_bad_canaries_are_named() -> None:
+def test_bad_canaries() -> None:
     with pytest.raises(ValueError, match="`count` must be at least 1, got 0"):
         membership.canaries(_ROWS, 3, count=0, seed=0)
     with pytest.raises(ValueError, match="`classes` must be at least 2, got 1"):
@@ -126,7 +126,7 @@ def test_bad_canaries_are_named() -> None:
         membership.canaries(_ROWS[0], 3, count=1, seed=0)
 
 
-def test_integers_hold_no_direction() -> None:
+def test_integer_rows() -> None:
     with pytest.raises(
         TypeError, match=r"`features` must be floating, got uint8: integers cannot hold a random direction"
     ):

@@ -18,7 +18,7 @@ def _module(classes: int = 5) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes)).eval()
 
 
-def test_losses_are_torchs():
+def test_losses_against_torch():
     modules = [_module(), _module()]
     before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]
     observed = membership.observe(modules, X, Y)
@@ -32,7 +32,7 @@ def test_losses_are_torchs():
     )
 
 
-def test_one_logit_is_two_classes():
+def test_one_logit():
     module, labels = _module(1), Y % 2
     observed = membership.observe([module], X, labels, queries=membership.Queries(copies=X[None]))
     with torch.no_grad():
@@ -44,21 +44,21 @@ def test_one_logit_is_two_classes():
     np.testing.assert_array_equal(observed.copies_right[0], (logits > 0).numpy() == labels)
 
 
-def test_a_sure_answer_has_a_small_loss_and_not_zero():
+def test_loss_of_a_sure_answer():
     module = nn.Linear(1, 2, bias=False).double()
     module.weight.data = torch.tensor([[0.0], [30.0]], dtype=torch.float64)
     losses = membership.observe([module], np.ones((1, 1)), np.array([1])).losses
     np.testing.assert_allclose(losses, np.log1p(np.exp(-30)), rtol=1e-2)
 
 
-def test_checkpoints_end_with_the_final_model():
+def test_checkpoints():
     first, last = _module(), _module()
     observed = membership.observe([(first, last), (last, first)], X, Y)
     np.testing.assert_array_equal(observed.losses, membership.observe([last, first], X, Y).losses)
     np.testing.assert_array_equal(observed.checkpoint_losses[0], observed.checkpoint_losses[1, ::-1])
 
 
-def test_noisy_copies_have_the_noise_that_is_asked_for():
+def test_noisy_copies():
     rows = _RNG.normal(size=(200, 30)) * np.linspace(0.5, 3, 30)
     copies = membership.noisy_copies(rows, scales=(0.5, 2.0), count=3, seed=1)
     assert copies.shape == (7, 200, 30)
@@ -71,7 +71,7 @@ def test_noisy_copies_have_the_noise_that_is_asked_for():
     np.testing.assert_allclose(again, copies[:4], rtol=1e-12)
 
 
-def test_right_on_copies_falls_with_the_distance_to_the_boundary():
+def test_accuracy_on_copies():
     """One feature, boundary at 0, noise of one standard deviation s: a copy is right with probability Φ(x/s)."""
     module = nn.Linear(1, 1, bias=False).double()
     module.weight.data.fill_(1.0)
@@ -83,7 +83,7 @@ def test_right_on_copies_falls_with_the_distance_to_the_boundary():
         assert stats.binomtest(hit, 4000, stats.norm.cdf(x / rows.std())).pvalue > 1e-4
 
 
-def test_bad_questions_are_named():
+def test_bad_questions():
     module = _module()
     for arguments, message in (
         (([module], X[:0], Y[:0]), r"`features` must have shape \(rows, ...\), at least 1 each, got \(0, 3, 4\)"),

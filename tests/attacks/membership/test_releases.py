@@ -17,7 +17,7 @@ def _clipped(gradients: np.ndarray, norm: float) -> np.ndarray:
     return gradients * np.minimum(1, norm / np.linalg.norm(gradients, axis=-1, keepdims=True))
 
 
-def test_updates_and_gradients_give_literal_sums():
+def test_literal_sums():
     gradients, updates = _RNG.normal(size=(6, 9, 20)), _RNG.normal(size=(6, 20))
     releases = Releases.of(gradients, updates, max_grad_norm=3.0, sample_rate=0.2, noise_multiplier=1.5)
     clipped = _clipped(gradients, 3.0)
@@ -28,7 +28,7 @@ def test_updates_and_gradients_give_literal_sums():
     np.testing.assert_allclose(membership.scores("likelihood", releases), ratio[None], rtol=1e-9)
 
 
-def test_an_ensembles_products_are_releases():
+def test_ensemble_products():
     rows, labels = _RNG.normal(size=(30, 6)), _RNG.integers(0, 3, 30)
     ensemble = dpsgd.Ensemble(
         (6, 3), noise_multiplier=0.5, max_grad_norm=1.0, learning_rate=0.5, steps=8, seed=0,
@@ -48,13 +48,13 @@ def test_an_ensembles_products_are_releases():
     assert likely[trials.included].mean() > 3 > -3 > likely[~trials.included].mean()
 
 
-def test_a_trace_has_its_scores():
+def test_trace_scores():
     trace = orthogonal(12)
     np.testing.assert_array_equal(membership.scores("sum", trace), trace.membership_sum[None])
     np.testing.assert_array_equal(membership.scores("likelihood", trace), trace.membership_likelihood[None])
 
 
-def test_federated_clients_are_told_from_others_by_their_updates():
+def test_federated_clients():
     """FedSGD without noise: 12 of 24 clients' gradients are summed in each of 10 rounds."""
     members = np.arange(24) < 12
     gradients = _RNG.normal(size=(10, 24, 400))
@@ -64,7 +64,7 @@ def test_federated_clients_are_told_from_others_by_their_updates():
     assert scores[0, members].min() > scores[0, ~members].max()
 
 
-def test_bad_releases_are_named():
+def test_bad_releases():
     gradients, updates = np.ones((2, 3, 4)), np.ones((2, 4))
     with pytest.raises(ValueError, match=r"`gradients` must be of 2 steps, as `updates`, got 1"):
         Releases.of(gradients[:1], updates, max_grad_norm=1.0)

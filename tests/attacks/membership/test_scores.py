@@ -37,7 +37,7 @@ def world():
     return target, references
 
 
-def test_the_loss_threshold_is_the_references_training_loss(world):
+def test_loss_threshold(world):
     target, references = world
     pairs = zip(references.losses, references.included, strict=True)
     limit = np.mean([own[inside].mean() for own, inside in pairs if inside.any()])
@@ -47,7 +47,7 @@ def test_the_loss_threshold_is_the_references_training_loss(world):
     np.testing.assert_array_equal(membership.scores(LossThreshold(2.0), target), 2 - target.losses)
 
 
-def test_lira_is_two_gaussians(world):
+def test_lira(world):
     target, references = world
     result = membership.scores(LiRA(spread="row"), target, references=references)
     offline = membership.scores(LiRA(offline=True, spread="row"), target, references=references)
@@ -63,7 +63,7 @@ def test_lira_is_two_gaussians(world):
         np.testing.assert_allclose(stats.norm.sf(offline[:, i]), tail, rtol=1e-9)
 
 
-def test_lira_with_shared_spreads_is_two_gaussians(world):
+def test_lira_with_shared_spreads(world):
     target, references = world
     known, there = _phi(references.losses), references.included
     wanted = np.zeros((3, 4))
@@ -77,7 +77,7 @@ def test_lira_with_shared_spreads_is_two_gaussians(world):
 
 @pytest.mark.parametrize("gamma", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("a", [0.0, 0.3, 1.0])
-def test_rmia_is_the_share_of_the_population_that_is_less_likely(world, gamma, a):
+def test_rmia_offline(world, gamma, a):
     """By loops over models, rows and population rows, as the published tool counts them."""
     target, references = world
     scores = membership.scores(membership.RMIA(gamma=gamma, a=a), target, references=references)
@@ -91,7 +91,7 @@ def test_rmia_is_the_share_of_the_population_that_is_less_likely(world, gamma, a
         np.testing.assert_allclose(scores[model], (count + ratio_x / (1 + ratio_x)) / 10, rtol=1e-12)
 
 
-def test_rmia_online_takes_the_mean_of_both_sides(world):
+def test_rmia_online(world):
     target, references = world
     scores = membership.scores(membership.RMIA(online=True), target, references=references)
     p, there = np.exp(-references.losses), references.included
@@ -102,7 +102,7 @@ def test_rmia_online_takes_the_mean_of_both_sides(world):
     np.testing.assert_allclose(scores, (count + ratio_x / (1 + ratio_x)) / 10, rtol=1e-12)
 
 
-def test_a_trajectory_of_one_informative_checkpoint_is_that_checkpoint():
+def test_trajectory_of_one_checkpoint():
     """φ is N(±1, 1) at the first checkpoint and noise at the last: the log odds are 2φ₁."""
     rng = np.random.default_rng(1)
     there = rng.random((100, 200)) < 0.5
@@ -114,7 +114,7 @@ def test_a_trajectory_of_one_informative_checkpoint_is_that_checkpoint():
     np.testing.assert_allclose(scores, 2 * phi[:5, 0], atol=0.15)
 
 
-def test_quantiles_take_away_what_features_explain():
+def test_quantiles():
     """Confidence is 3·(feature > 0) + noise: the score is the noise over the 0.9 quantile of it."""
     rng = np.random.default_rng(2)
     features, others = rng.normal(size=(400, 1)), rng.normal(size=(4000, 1))
@@ -130,13 +130,13 @@ def test_quantiles_take_away_what_features_explain():
     np.testing.assert_array_equal(score, membership.scores("quantile", target)[0])
 
 
-def test_label_only_reads_nothing_but_labels():
+def test_label_only():
     share = _RNG.random((2, 5))
     wild = Observations(losses=_RNG.random((2, 5)), copies_right=share)
     np.testing.assert_array_equal(membership.scores("label-only", wild), share)
 
 
-def test_losses_that_rounded_to_zero_do_not_drown_the_others():
+def test_losses_of_zero():
     """Members' losses of e^-30 or so, some of them 0 in float64: nearly every guess is right."""
     rng = np.random.default_rng(5)
     there = rng.random((64, 40)) < 0.5
@@ -151,7 +151,7 @@ def test_losses_that_rounded_to_zero_do_not_drown_the_others():
         assert right > 0.9 * number
 
 
-def test_the_targets_own_coins_play_no_part(world):
+def test_coins_of_the_target(world):
     _, references = world
     rng = np.random.default_rng(3)
     target = {"losses": rng.random((4, 4)), "population_losses": rng.random((4, 9))}
@@ -163,7 +163,7 @@ def test_the_targets_own_coins_play_no_part(world):
         )
 
 
-def test_observations_are_checked():
+def test_bad_observations():
     ones = np.ones((3, 2))
     with pytest.raises(ValueError, match=r"`losses` must have shape \(models, rows\), at least 1 each, got \(3,\)"):
         Observations(losses=np.ones(3))
@@ -189,7 +189,7 @@ def test_observations_are_checked():
         Observations(losses=ones)[0]
 
 
-def test_what_is_missing_is_named(world):
+def test_missing_observations(world):
     target, references = world
     bare = Observations(losses=target.losses)
     for attack, name in (
@@ -224,7 +224,7 @@ def test_what_is_missing_is_named(world):
         membership.scores(LiRA(spread="row"), along, references=out)
 
 
-def test_bad_settings_are_named():
+def test_bad_settings():
     for kind, settings, message in (
         (LossThreshold, {"threshold": np.inf}, "`threshold` must be finite, got inf"),
         (LiRA, {"spread": "global"}, "`spread` must be 'shared' or 'row', got 'global'"),
@@ -238,7 +238,7 @@ def test_bad_settings_are_named():
             kind(**settings)
 
 
-def test_one_reference_of_each_kind_tells_no_spread():
+def test_one_reference_of_each_kind():
     """Its deviation came out as 0, and the score as ±10¹² by chance."""
     losses, coins = np.random.default_rng(0).random((3, 4)), np.arange(4) % 2 == 0
     target = Observations(losses=losses)
@@ -256,7 +256,7 @@ def test_one_reference_of_each_kind_tells_no_spread():
     assert np.isfinite(score(coins, ~coins, coins)).all()
 
 
-def test_tensors_that_require_grad_are_named():
+def test_tensors_that_require_grad():
     losses = torch.ones(2, 3, requires_grad=True)
     with pytest.raises(ValueError, match=r"`losses` must not require grad: pass losses.detach\(\)"):
         Observations(losses=losses)
@@ -307,7 +307,7 @@ def _two(trials: MembershipTrials) -> References:
     return References(losses=run.probe_losses[:, :200], population_losses=run.probe_losses[:, 200:], included=included)
 
 
-def test_the_order_of_power_is_the_known_one(trials):
+def test_order_of_power(trials):
     """Wilcoxon signed-rank tests of 16 models' areas, one-sided, each at p < 1e-3: RMIA with two references beats the
     loss; LiRA online with 64 beats RMIA with two and everything but LiRA offline and RMIA; each beats chance.
     """
@@ -333,7 +333,7 @@ def test_the_order_of_power_is_the_known_one(trials):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_models_that_did_not_see_the_rows_tell_nothing(trials, attack):
+def test_unseen_rows(trials, attack):
     """Coins that had no effect: the area of 16 models' scores is ½ within the exact law of the rank sum, p > 1e-3."""
     references = trials[:64]
     target = trials[64:] if attack != "quantile" else trials[64:68]
@@ -345,7 +345,7 @@ def test_models_that_did_not_see_the_rows_tell_nothing(trials, attack):
 
 
 @pytest.mark.full
-def test_no_attack_beats_differential_privacy(trials):
+def test_limit_of_differential_privacy(trials):
     """σ = 20: 7 attacks' true-positive rates at 3 false-positive rates, each with Clopper–Pearson limits of 1e-4, stay
     below what any test can have. Without noise the likelihood ratio is above it.
     """

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from leakcore import attacks, bounds, datasets
+from leakcore import bounds, datasets
 from leakcore.attacks import membership
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -18,14 +18,14 @@ def _ensemble(noise=0.0, **more):
     return flat.ensemble((30, 2), noise_multiplier=noise, **settings)
 
 
-def test_coins_are_fair_and_a_runs_own():
+def test_coins():
     tossed = membership.coins(400, 100, seed=1)
     assert stats.binomtest(int(tossed.sum()), tossed.size, 0.5).pvalue > 0.001
     np.testing.assert_array_equal(membership.coins(range(30, 35), 100, seed=1), tossed[30:35])
     assert not np.array_equal(membership.coins(range(30, 35), 100, seed=2), tossed[30:35])
 
 
-def test_a_model_is_trained_on_the_rows_that_its_coins_include():
+def test_included_rows():
     play = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=range(7, 10))
     there = play.included[1]
     alone = _ensemble(dtype="float64", expected_batch_size=20).run(X[there], Y[there], runs=range(8, 9))
@@ -36,7 +36,7 @@ def test_a_model_is_trained_on_the_rows_that_its_coins_include():
     assert play.mean_training_loss[1] == pytest.approx(wanted[there].mean(), rel=1e-9)
 
 
-def test_with_poisson_batches_rows_that_are_out_never_count():
+def test_poisson_batches():
     ensemble = _ensemble(sample_rate=0.5, steps=5, dtype="float64", expected_batch_size=10)
     play = membership.play(ensemble, X, Y, runs=2)
     changed = X.copy()
@@ -46,7 +46,7 @@ def test_with_poisson_batches_rows_that_are_out_never_count():
     np.testing.assert_array_equal(again.losses[0, there], play.losses[0, there])
 
 
-def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_better():
+def test_overfitted_models():
     reference = membership.play(_ensemble(), X, Y, runs=64)
     play = membership.play(_ensemble(), X, Y, runs=range(64, 128))
     yeom = membership.guess(membership.scores("loss", play, references=reference))
@@ -66,7 +66,7 @@ def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_b
 
 
 @pytest.mark.full
-def test_no_model_no_proof():
+def test_no_trials():
     """Coins that had no effect: 400 audits at 95%, P(Bin(400, .05) > 35) < 1e-3."""
     rng = np.random.default_rng(4)
     positive = 0
@@ -77,24 +77,23 @@ def test_no_model_no_proof():
     assert positive <= 35
 
 
-def test_bad_input_is_named():
+def test_bad_input():
     with pytest.raises(ValueError, match=r"`share` must be in \(0, 1\], got 0"):
         membership.guess(np.ones((1, 2)), share=0)
     with pytest.raises(ValueError, match=r"`included` must be bool of shape \(1, 2\), got bool of shape \(3,\)"):
         membership.guess(np.ones((1, 2))).tally(np.ones(3, bool))
     with pytest.raises(ValueError, match="`runs` must be at least 1, got 0"):
         membership.play(_ensemble(), X, Y, runs=0)
-    assert attacks.membership is membership
 
 
-def test_a_share_is_not_rounded_down_by_its_last_bit():
+def test_rounding_of_shares():
     scores = np.random.default_rng(1).normal(size=(1, 100))
     for hundredths in range(1, 101):
         assert (membership.guess(scores, share=hundredths / 100).guess != 0).sum() == hundredths
     assert (membership.guess(scores[:, :10], share=0.29).guess != 0).sum() == 2
 
 
-def test_what_is_asked_is_observed():
+def test_requested_observations():
     """Losses at checkpoints, at a population and answers on copies, against modules of the same runs."""
     ensemble = _ensemble(dtype="float64", expected_batch_size=20)
     others, copies = (DATA.features[40:55], DATA.labels[40:55]), X + np.zeros((3, 1, 1))
@@ -117,7 +116,7 @@ def test_what_is_asked_is_observed():
     np.testing.assert_allclose(plain.losses, play.losses, rtol=1e-12)
 
 
-def test_runs_are_cut_with_their_numbers():
+def test_parts_of_the_runs():
     play = membership.play(_ensemble(steps=2), X, Y, runs=range(5, 10))
     part = play[2:]
     assert (len(part), part.first_run) == (3, 7)
@@ -125,7 +124,7 @@ def test_runs_are_cut_with_their_numbers():
     np.testing.assert_array_equal(part.losses, membership.play(_ensemble(steps=2), X, Y, runs=range(7, 10)).losses)
 
 
-def test_bad_checkpoints_are_named():
+def test_bad_checkpoints():
     for steps in ((5, 60), (5, 5), (9, 4)):
         with pytest.raises(ValueError, match="`checkpoints` must be rising and below the ensemble's 60 steps, got"):
             membership.play(_ensemble(), X, Y, runs=1, checkpoints=steps)

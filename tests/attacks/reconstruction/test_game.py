@@ -20,6 +20,10 @@ SCHEME_STEPS = BATCHES * EPOCHS
 X, Y = 15 * np.eye(KNOWN + 40), np.arange(KNOWN + 40) % 2
 
 
+def _rows(data: datasets.Dataset) -> dpsgd.Rows:
+    return dpsgd.Rows(data.features, data.labels)
+
+
 def _play_scheme(batches: Any, sigma: float, runs: int = RUNS, **how: Any) -> attacks.ReconstructionGame:
     ensemble = dpsgd.Ensemble(
         (KNOWN + 40, 2), noise_multiplier=sigma, max_grad_norm=0.1, learning_rate=1e-3, steps=SCHEME_STEPS,
@@ -37,7 +41,7 @@ def _not_above(game: attacks.ReconstructionGame, mechanism: mechanisms.Mechanism
     assert stats.binomtest(game.hits, game.trials, float(bound.value), alternative="greater").pvalue > 0.001
 
 
-def test_shuffled_batches_whose_order_is_known_are_one_gaussian_step_an_epoch() -> None:
+def test_shuffled_batches() -> None:
     """The optimum for orthogonal candidates over E steps; fixed seed, two-sided p = 0.001. Poisson would claim less."""
     sigma = 1.6
     game = _play_scheme(dpsgd.ShuffledBatches((KNOWN + 1) // BATCHES), sigma)
@@ -64,7 +68,7 @@ def _best_of_allocated(sigma: float, sims: int = 20_000) -> float:
 
 
 @pytest.mark.full
-def test_allocated_batches_are_attacked_by_their_likelihood() -> None:
+def test_allocated_batches() -> None:
     """Against 20,000 draws without a training: fixed seeds, two-sided p = 0.001; better than Algorithm 3."""
     sigma = 0.7
     game = _play_scheme(dpsgd.AllocatedBatches(BATCHES, expected_batch_size=6.0), sigma)
@@ -77,7 +81,7 @@ def test_allocated_batches_are_attacked_by_their_likelihood() -> None:
     assert "one batch of each epoch" in game.provenance
 
 
-def test_the_likelihood_of_allocated_batches_is_the_sum_over_epochs() -> None:
+def test_likelihood_of_allocated_batches() -> None:
     rng = np.random.default_rng(0)
     dots, norms = rng.normal(size=(7, 2, 3)), rng.uniform(0.2, 1, size=(7, 2, 3))
     running = prior_aware.rule(
@@ -95,7 +99,7 @@ def test_the_likelihood_of_allocated_batches_is_the_sum_over_epochs() -> None:
 
 
 @pytest.mark.full
-def test_batches_of_a_fixed_size_are_attacked_without_knowing_them() -> None:
+def test_batches_of_a_fixed_size() -> None:
     """Better than guessing (p = 1e-6), and not above the bound under replacement."""
     sigma, size = 0.5, 6
     game = _play_scheme(dpsgd.FixedBatches(size), sigma)
@@ -109,7 +113,7 @@ def test_batches_of_a_fixed_size_are_attacked_without_knowing_them() -> None:
     "batches", [dpsgd.ShuffledBatches(6), dpsgd.FixedBatches(6), dpsgd.AllocatedBatches(4, expected_batch_size=6.0)]
 )
 @pytest.mark.parametrize("subtract_known", [True, False])
-def test_games_over_ranges_of_runs_merge(batches: Any, subtract_known: bool) -> None:
+def test_merged_ranges_of_runs(batches: Any, subtract_known: bool) -> None:
     how: dict[str, Any] = {"runs": 48, "subtract_known": subtract_known}
     whole = _play_scheme(batches, 1.0, **how)
     parts = [_play_scheme(batches, 1.0, **{**how, "runs": part}) for part in (range(20), range(20, 48))]  # type: ignore[arg-type]
@@ -145,7 +149,7 @@ def _same(a: attacks.ReconstructionGame, b: attacks.ReconstructionGame) -> bool:
 
 
 @pytest.mark.full
-def test_the_papers_setting_on_digits() -> None:
+def test_setting_on_digits() -> None:
     """ε = 10: not significantly above the bound (p = 0.001, one-sided), and its interval meets the trial's."""
     sigma, bound, trial, half = DIGITS[10.0]
     game = _play(sigma, runs=256)
@@ -163,7 +167,7 @@ def test_the_papers_setting_on_digits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", DIGITS)
-def test_the_papers_setting_on_digits_at_length(epsilon) -> None:
+def test_longer_setting_on_digits(epsilon) -> None:
     sigma, bound, trial, half = DIGITS[epsilon]
     game = _play(sigma, runs=1504, seed=17)
     assert stats.binomtest(game.hits, game.trials, bound, alternative="greater").pvalue > 0.001
@@ -171,27 +175,27 @@ def test_the_papers_setting_on_digits_at_length(epsilon) -> None:
     assert game.interval[1] >= trial - half
 
 
-def test_without_noise_every_target_is_found() -> None:
+def test_no_noise() -> None:
     game = _play(0.0, runs=48, steps=5)
     assert (game.value, game.hits, game.undecided) == (1.0, 48, 0)
     assert game.interval[1] == 1.0
 
 
 @pytest.mark.full
-def test_drowned_in_noise_the_attack_is_chance() -> None:
+def test_much_noise() -> None:
     """p = 0.001, two-sided binomial, fixed seed."""
     game = _play(1e5, known=99, runs=2000, steps=4, learning_rate=1e-3)
     assert stats.binomtest(game.hits, game.trials, 0.1).pvalue > 0.001
 
 
-def test_without_steps_nothing_is_decided() -> None:
+def test_no_steps() -> None:
     game = _play(1.0, known=99, runs=20, steps=0)
     assert (game.hits, game.undecided, game.trials) == (0, 20, 20)
     assert np.isnan(game.clipped_share)
     assert np.isnan(game.nearest_cosine)
 
 
-def test_poisson_batches_use_algorithm_3() -> None:
+def test_algorithm_3() -> None:
     game = _play(0.0, known=50, runs=16, steps=20, sample_rate=0.5)
     assert game.provenance.endswith("Algorithm 3")
     assert game.hits == 16
@@ -200,7 +204,7 @@ def test_poisson_batches_use_algorithm_3() -> None:
 
 
 @pytest.mark.full
-def test_an_attacker_who_does_not_subtract_is_weaker() -> None:
+def test_no_subtraction() -> None:
     """Hayes et al. 2023, Figure 10: with 128 known rows and no subtraction the attack is at chance."""
     strong = _play(1.0, known=128, runs=208)
     weak = _play(1.0, known=128, runs=208, game={"subtract_known": False})
@@ -209,7 +213,7 @@ def test_an_attacker_who_does_not_subtract_is_weaker() -> None:
     assert "does not subtract" in weak.assumptions.attacker
 
 
-def test_shards_merge_to_exactly_the_whole() -> None:
+def test_merged_shards() -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
     shards = [
         _play(3.0, known=60, runs=runs, steps=8, game={"first_run": first, "num_threads": threads})
@@ -224,7 +228,7 @@ def test_shards_merge_to_exactly_the_whole() -> None:
     assert not all(getattr(other_seed, name) == getattr(whole, name) for name in COUNTS)
 
 
-def test_portions_of_one_call_do_not_show(monkeypatch) -> None:
+def test_portions(monkeypatch) -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(_game, "_PORTION", 16)
@@ -246,7 +250,7 @@ class _Counting(ThreadPoolExecutor):
         return future
 
 
-def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch) -> None:
+def test_rows_sent_to_a_scheduler(monkeypatch) -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
     monkeypatch.setattr(_game, "_TASK", 5)
     monkeypatch.setattr(_game, "_LEAST_AHEAD", 2)
@@ -259,26 +263,21 @@ def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch
         assert least <= executor.most <= most
 
 
-def test_merging_what_does_not_belong_together() -> None:
+def test_bad_merges() -> None:
     game = _play(3.0, known=60, runs=16, steps=3)
     with pytest.raises(ValueError, match="run 8 is in both games and would count twice"):
         game.merge(_play(3.0, known=60, runs=16, steps=3, game={"first_run": 8}))
     with pytest.raises(ValueError, match=r"`other` must be of an equal game, got noise_multiplier=2.0 there"):
         game.merge(_play(2.0, known=60, runs=16, steps=3, game={"first_run": 16}))
     first, rest = datasets.digits().split(60, seed=1)
-    elsewhere = attacks.reconstruction_game(
-        _ensemble(3.0, steps=3),
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        runs=range(16, 32),
-    )
+    elsewhere = attacks.reconstruction_game(_ensemble(3.0, steps=3), _rows(first), _rows(rest), runs=range(16, 32))
     with pytest.raises(ValueError, match="data='"):
         game.merge(elsewhere)
     with pytest.raises(TypeError, match=r"`other` must be a ReconstructionGame, got int"):
         game.merge(3)
 
 
-def test_a_game_survives_json() -> None:
+def test_json() -> None:
     game = _play(3.0, known=60, runs=16, steps=3)
     back = attacks.ReconstructionGame.from_dict(json.loads(json.dumps(game.to_dict())))
     assert back == game
@@ -298,12 +297,12 @@ def test_a_game_survives_json() -> None:
 
 
 @pytest.mark.parametrize("name", ["subtract_known", "nearest_cosines"])
-def test_switches_are_true_or_false(name) -> None:
+def test_switches(name) -> None:
     with pytest.raises(TypeError, match=f"`{name}` must be True(,| or) False.*, got 'no'"):
         _play(3.0, known=60, runs=16, steps=3, game={name: "no"})
 
 
-def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
+def test_priors() -> None:
     """Uniform candidates and target places: chi-square, p = 0.001, fixed seed."""
     candidates, target = _game.draw_candidates(seed=3, first_run=0, runs=5000, num_candidates=4, pool=20)
     assert all(len(set(row)) == 4 for row in candidates.tolist())
@@ -356,20 +355,14 @@ def test_errors(change, error, message) -> None:
         flat.game(attacks.reconstruction_game, ensemble, known, pool, **good)
 
 
-def test_where_gradients_are_not_clipped_the_likelihood_beats_algorithm_2() -> None:
+def test_likelihood_without_clipping() -> None:
     """Algorithm 2 favours the candidate with the longest gradient; Appendix G corrects by n². 512 runs on the same
     gradients; the difference exceeds 3.29 standard errors of unpaired ones (p < 0.001). Fixed seed."""
     first, rest = datasets.digits().split(99, seed=0)
     ensemble = dpsgd.Ensemble(
         (64, 10), noise_multiplier=1.5, max_grad_norm=4.0, learning_rate=0.2, steps=60, seed=1
     )  # fmt: skip
-    games = attacks.reconstruction_games(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        methods=("sum", "likelihood"),
-        runs=512,
-    )
+    games = attacks.reconstruction_games(ensemble, _rows(first), _rows(rest), methods=("sum", "likelihood"), runs=512)
     plain, best = games["sum"], games["likelihood"]
     assert plain.clipped_share < 0.2
     spread = (plain.value * (1 - plain.value) + best.value * (1 - best.value)) / 512

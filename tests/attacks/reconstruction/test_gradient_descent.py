@@ -60,7 +60,7 @@ def _plain_loss(run, i, z, label, printed: bool) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("layers", "activation"), [(LAYERS, "elu"), (LAYERS, "softplus"), ((7, 4), "elu"), ((7, 6, 5, 1), "tanh")]
 )
-def test_loss_and_derivative_equal_plain_autograd(layers, activation, clip, printed) -> None:
+def test_loss_and_derivative(layers, activation, clip, printed) -> None:
     """Both divided by C²; float64, 1e-10. C = 50 clips nothing."""
     run, _, labels = _run(layers, activation, clip=clip)
     z = torch.rand(layers[0], dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -98,7 +98,7 @@ def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Datase
 
 
 @pytest.mark.full
-def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() -> None:
+def test_accuracy_by_noise() -> None:
     run, targets = _digits(0.0, 3)
     attack = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
     error = attacks.mean_squared_error(attack.points, targets.features)
@@ -114,7 +114,7 @@ def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() ->
     assert (attack.losses < at_target).all()
 
 
-def test_the_likelihood_explains_the_release_best_at_the_target() -> None:
+def test_likelihood_at_the_target() -> None:
     """Up to a constant the default loss is the negative log density of the noise, in units of σ²."""
     run, targets = _digits(2.0, 3)
     guesses = np.stack([targets.features, np.roll(targets.features, 1, axis=1)], axis=1)
@@ -137,14 +137,14 @@ def test_the_likelihood_explains_the_release_best_at_the_target() -> None:
 
 
 @pytest.mark.slow
-def test_an_unknown_label_is_found_with_the_point() -> None:
+def test_unknown_label() -> None:
     run, targets = _digits(0.0, 2)
     attack = attacks.gradient(run, descent=attacks.Descent(iterations=120, restarts=1))
     assert attack.labels.tolist() == targets.labels.tolist()
 
 
 @pytest.mark.full
-def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
+def test_frozen_extractor() -> None:
     """Without noise: the features of what was found are the target's, and the extractor is left as it was."""
     rng = np.random.default_rng(0)
     with torch.random.fork_rng(devices=[]):
@@ -174,14 +174,12 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
         ValueError, match=r"`embedding` must map one point of shape \(1, 6, 6\) to shape \(1, 7\), got \(1, 24\)"
     ):
         attacks.gradient(_run()[0], embedding=through)
-    with pytest.raises(TypeError, match="shape"):
-        attacks.FrozenEmbedding(extractor)
     with pytest.raises(TypeError, match="`embedding` must be of type FrozenEmbedding, got Sequential"):
         attacks.gradient(_run()[0], embedding=extractor)
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_company_threads_or_workers() -> None:
+def test_independence_of_workers() -> None:
     run, _, labels = _run(runs=3, dtype="float32")
     descent = attacks.Descent(iterations=5, restarts=2)
     whole = attacks.gradient(run, labels, descent=descent, execution=dpsgd.Execution(num_threads=1))
@@ -225,7 +223,7 @@ def test_errors(change, error, message) -> None:
         attacks.gradient(run, **({"labels": labels, "descent": attacks.Descent(iterations=1)} | change))
 
 
-def test_bad_descents_are_named() -> None:
+def test_bad_descents() -> None:
     for name, least in (("iterations", "at least 1"), ("restarts", "at least 1"), ("learning_rate", "above 0")):
         with pytest.raises(ValueError, match=f"`{name}` must be {least}, got 0"):
             attacks.Descent(**{name: 0})
@@ -234,7 +232,7 @@ def test_bad_descents_are_named() -> None:
         attacks.gradient(run, labels, descent=attacks.Descent(restarts=10**13))
 
 
-def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
+def test_another_module() -> None:
     """Its parameters read as a logistic regression's would be other ones."""
     rng = np.random.default_rng(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
@@ -271,7 +269,7 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
     assert attack.reconstructions.shape == (1, 4)
 
 
-def test_parameters_of_another_size_are_named() -> None:
+def test_parameters_of_another_size() -> None:
     run, points, labels = _run()
     assert run.thetas is not None
     for name in ("thetas", "observed"):
@@ -280,14 +278,14 @@ def test_parameters_of_another_size_are_named() -> None:
             attacks.gradient_loss(short, points, labels)
 
 
-def test_an_unrecorded_run_is_refused() -> None:
+def test_unrecorded_run() -> None:
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     run = ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=1)
     with pytest.raises(ValueError, match="`run` must hold recorded steps"):
         attacks.gradient(run, [0])
 
 
-def test_a_callers_worker_keeps_its_torch_threads() -> None:
+def test_torch_threads_of_a_worker() -> None:
     run, _, labels = _run()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(torch.set_num_threads, 2).result()
@@ -297,7 +295,7 @@ def test_a_callers_worker_keeps_its_torch_threads() -> None:
         assert executor.submit(torch.get_num_threads).result() == 2
 
 
-def test_what_is_not_a_network_or_shape_is_named() -> None:
+def test_bad_networks_and_shapes() -> None:
     run, _, labels = _run()
     with pytest.raises(TypeError, match="`module` must be of type Module, got function"):
         attacks.FrozenEmbedding(lambda x: x, (7,))

@@ -20,6 +20,10 @@ NORMS = 0.1 * RNG.random((6, 30, 5))
 C, NOISE, Q = 0.1, 0.7, 0.2
 
 
+def _rows(data: datasets.Dataset) -> dpsgd.Rows:
+    return dpsgd.Rows(data.features, data.labels)
+
+
 def _plain(method: str) -> np.ndarray:
     """Σ over steps, one number at a time, as the paper writes it (App. G with ‖ḡ−g‖² − ‖ḡ‖² = n² − 2s)."""
     out = np.zeros((6, 5))
@@ -35,7 +39,7 @@ def _plain(method: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", prior_aware.METHODS)
-def test_scores_equal_their_definition(method) -> None:
+def test_scores(method) -> None:
     guess = attacks.prior_aware(
         DOTS, NORMS, max_grad_norm=C, sample_rate=Q, noise_multiplier=NOISE, method=method
     )  # fmt: skip
@@ -44,7 +48,7 @@ def test_scores_equal_their_definition(method) -> None:
     assert guess.method == method
 
 
-def test_all_attacks_are_functions_of_the_two_arrays_of_clip_scores() -> None:
+def test_dependence_on_clip_scores() -> None:
     """App. G from gradients, ‖ḡ − g‖² − ‖ḡ‖² computed as such, against the route over `clip_scores`; float64, 1e-10."""
     rng = np.random.default_rng(1)
     gradients, observed = rng.normal(size=(4, 5, 50)), rng.normal(size=(4, 50))
@@ -62,7 +66,7 @@ def test_all_attacks_are_functions_of_the_two_arrays_of_clip_scores() -> None:
     np.testing.assert_allclose(guess.scores, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_prior_adds_its_logarithm() -> None:
+def test_prior() -> None:
     """E3: the posterior is s + log p, not s·p; with no evidence the guess is the likeliest candidate."""
     prior = np.array([0.1, 0.0, 0.4, 0.3, 0.2])
     plain = attacks.prior_aware(
@@ -79,7 +83,7 @@ def test_a_prior_adds_its_logarithm() -> None:
     ).index.tolist() == [2, 2, 2]  # fmt: skip
 
 
-def test_the_likelihood_is_the_sum_for_full_batches_and_equal_norms() -> None:
+def test_likelihood_of_full_batches() -> None:
     norms = np.full_like(DOTS, C)
     by_sum = attacks.prior_aware(DOTS, max_grad_norm=C)
     by_likelihood = attacks.prior_aware(DOTS, norms, max_grad_norm=C, noise_multiplier=NOISE, method="likelihood")
@@ -97,7 +101,7 @@ def _subsampled(runs: int, prior: np.ndarray, seed: int) -> tuple[np.ndarray, np
 
 
 @pytest.mark.full
-def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> None:
+def test_calibrated_posterior() -> None:
     """Success equals the mean of the largest posterior probability, as for any Bayes rule; and beats Algorithms 2, 3.
 
     p = 0.001: a normal limit of 3.29 standard errors on hits minus stated probability over 20,000 runs; fixed seed.
@@ -156,7 +160,7 @@ def _digit_games(runs: int, **more) -> dict[str, attacks.ReconstructionGame]:
     return flat.game(attacks.reconstruction_games, ensemble, first, rest, runs=runs, **more)
 
 
-def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None:
+def test_games_against_stored_steps() -> None:
     first, rest = datasets.digits().split(120, seed=0)
     ensemble = dpsgd.Ensemble(
         (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
@@ -190,7 +194,7 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
 
 
 @pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(ProcessPoolExecutor, marks=pytest.mark.slow)])
-def test_games_do_not_depend_on_workers(pool) -> None:
+def test_independence_of_workers(pool) -> None:
     calls: list[tuple[int, int]] = []
     whole = _digit_games(150)
     how = {} if pool is ThreadPoolExecutor else {"mp_context": __import__("multiprocessing").get_context("spawn")}
@@ -203,7 +207,7 @@ def test_games_do_not_depend_on_workers(pool) -> None:
 
 
 @pytest.mark.slow
-def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_both() -> None:
+def test_order_of_power() -> None:
     """Hayes et al. 2023, Section 4.3; 512 runs; differences exceed 3.29 standard errors (p = 0.001)."""
     first, rest = datasets.digits().split(499, seed=0)
     ensemble = dpsgd.Ensemble(
@@ -211,11 +215,7 @@ def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_bot
     )
     runs = 512
     games = attacks.reconstruction_games(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        attacks.GameRules(nearest_cosines=False),
-        runs=runs,
+        ensemble, _rows(first), _rows(rest), attacks.GameRules(nearest_cosines=False), runs=runs
     )
     error = 3.29 * (0.5 / runs) ** 0.5
     assert games["top"].value > games["sum"].value + error
@@ -224,18 +224,14 @@ def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_bot
     assert np.isnan(games["top"].nearest_cosine)
 
 
-def test_a_game_with_a_prior_draws_targets_from_it() -> None:
+def test_game_with_a_prior() -> None:
     first, rest = datasets.digits().split(60, seed=0)
     ensemble = dpsgd.Ensemble(
         (64, 10), noise_multiplier=1e6, max_grad_norm=0.1, learning_rate=1e-9, steps=2, seed=4
     )  # fmt: skip
     prior = [0.0, 0.7, 0.3]
     game = attacks.reconstruction_game(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        attacks.GameRules(3, prior=prior),
-        runs=1000,
+        ensemble, _rows(first), _rows(rest), attacks.GameRules(3, prior=prior), runs=1000
     )
     # Drowned in noise, the guess is candidate 1, and right as often as it is the target; p = 0.001, two-sided binomial.
     assert stats.binomtest(game.hits, game.trials, 0.7).pvalue > 0.001
@@ -260,7 +256,7 @@ def _scores(n: int, *, target: np.ndarray, gradients: np.ndarray, seed: int = 1)
     return (gradients[target][:, None] + noise) @ gradients.T
 
 
-def test_sum_is_algorithm_2_and_top_is_algorithm_3() -> None:
+def test_algorithms_2_and_3() -> None:
     dots = np.array([[[1.0, 5.0], [4.0, -3.0], [2.0, 1.5], [3.0, 1.0]]])
     both = attacks.prior_aware(dots, max_grad_norm=2.0)
     assert both.scores.tolist() == [[10 / 4, 4.5 / 4]]
@@ -273,7 +269,7 @@ def test_sum_is_algorithm_2_and_top_is_algorithm_3() -> None:
     assert attacks.prior_aware(dots, max_grad_norm=1, sample_rate=1e-9).top == 1
 
 
-def test_scores_of_a_clipped_target_have_mean_one_per_step() -> None:
+def test_mean_score_of_the_target() -> None:
     c = 0.1
     dots = c**2 * _scores(3, target=np.zeros(RUNS, dtype=int), gradients=np.eye(3))
     scores = attacks.prior_aware(dots, max_grad_norm=c).scores
@@ -282,7 +278,7 @@ def test_scores_of_a_clipped_target_have_mean_one_per_step() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 10])
-def test_orthogonal_gradients_meet_their_curve(n) -> None:
+def test_orthogonal_gradients(n) -> None:
     """p = 0.001, two-sided binomial, fixed seed."""
     target = np.random.default_rng(0).integers(0, n, RUNS)
     guess = attacks.prior_aware(_scores(n, target=target, gradients=np.eye(n)), max_grad_norm=1)
@@ -291,7 +287,7 @@ def test_orthogonal_gradients_meet_their_curve(n) -> None:
     assert stats.binomtest(hits, RUNS, orthogonal_success(n, STEPS**0.5 / SIGMA * 1.1)).pvalue < 1e-6
 
 
-def test_an_antipodal_pair_meets_the_bound() -> None:
+def test_antipodal_pair() -> None:
     """Φ(√T/σ) is B_{1/2} of full-batch DP-SGD (Hayes et al. 2023, Corollary 4 at q = 1); p = 0.001, fixed seed."""
     target = np.random.default_rng(0).integers(0, 2, RUNS)
     pair = np.array([[1.0, 0.0], [-1.0, 0.0]])
@@ -301,7 +297,7 @@ def test_an_antipodal_pair_meets_the_bound() -> None:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("antipodal", [False, True])
-def test_the_ensembles_own_scores_meet_the_curves(antipodal) -> None:
+def test_scores_of_the_ensemble(antipodal) -> None:
     """The whole path, no synthetic scores: one logit, inputs 10³·e_i, whose gradients are orthogonal up to the bias's
     10⁻⁶ and clipped throughout (a tiny learning rate keeps the residuals at ±½). p = 0.001, fixed seed.
     """
@@ -332,7 +328,7 @@ def test_the_ensembles_own_scores_meet_the_curves(antipodal) -> None:
     assert stats.binomtest(hits, runs, expected).pvalue > 0.001
 
 
-def test_algorithm_3_beats_algorithm_2_when_the_target_is_rarely_sampled() -> None:
+def test_rarely_sampled_target() -> None:
     rng = np.random.default_rng(3)
     runs, steps, n, rate, sigma = 4000, 100, 10, 0.05, 0.4
     target = rng.integers(0, n, runs)
@@ -344,7 +340,7 @@ def test_algorithm_3_beats_algorithm_2_when_the_target_is_rarely_sampled() -> No
 
 
 @pytest.mark.parametrize("shape", [(5, 0, 3), (5, 4, 3)])
-def test_nothing_observed_is_undecided_not_candidate_zero(shape) -> None:
+def test_nothing_observed(shape) -> None:
     guess = attacks.prior_aware(np.zeros(shape), max_grad_norm=1)
     assert (guess.index == -1).all()
     assert guess.undecided.all()
@@ -352,7 +348,7 @@ def test_nothing_observed_is_undecided_not_candidate_zero(shape) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_equal_candidates_tie_exactly_wherever_they_stand(rate) -> None:
+def test_ties(rate) -> None:
     rng = np.random.default_rng(0)
     dots = rng.normal(size=(200, 37, 4))
     dots[..., 3] = dots[..., 1] = rng.normal(size=(200, 37)) + 2
@@ -368,7 +364,7 @@ def test_equal_candidates_tie_exactly_wherever_they_stand(rate) -> None:
         assert attacks.prior_aware(shuffled, max_grad_norm=0.3, sample_rate=rate).undecided[best].all()
 
 
-def test_permuting_the_candidates_permutes_the_guess() -> None:
+def test_permutation() -> None:
     dots = np.random.default_rng(0).normal(size=(50, 20, 6))
     order = np.array([3, 0, 5, 1, 4, 2])
     first = attacks.prior_aware(dots, max_grad_norm=1)
@@ -376,7 +372,7 @@ def test_permuting_the_candidates_permutes_the_guess() -> None:
     assert (order[second.index] == first.index).all()
 
 
-def test_leading_axes_are_kept() -> None:
+def test_leading_axes() -> None:
     dots = np.random.default_rng(0).normal(size=(2, 3, 20, 6))
     guess = attacks.prior_aware(dots, max_grad_norm=1)
     assert guess.index.shape == guess.undecided.shape == (2, 3)
@@ -425,7 +421,7 @@ def test_errors(arguments, error, message) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.5, 2.00001, 5.0])
-def test_norms_that_no_clipping_leaves_are_refused(wrong) -> None:
+def test_bad_norms(wrong) -> None:
     norms = np.full((1, 2, 3), 2.0)
     settings = {"max_grad_norm": 2.0, "noise_multiplier": 1.0, "method": "likelihood"}
     attacks.prior_aware(norms, norms * (1 + 1e-7), **settings)

@@ -41,7 +41,7 @@ def _attack(noise: float, **more) -> tuple[attacks.Reconstructor, np.ndarray]:
 
 
 @pytest.mark.full
-def test_the_final_model_tells_the_point_without_noise_and_not_with_it() -> None:
+def test_accuracy_by_noise() -> None:
     blind = np.square(TARGETS.features[:200] - SHADOW.features.mean(axis=0)).mean()
     attack, shadow = _attack(0.0)
     error = attacks.mean_squared_error(attack.reconstruct(shadow), TARGETS.features[:200]).mean()
@@ -71,7 +71,7 @@ def _error(training: attacks.ReconstructorTraining, shadows: np.ndarray, release
 
 
 @pytest.mark.full
-def test_mixed_rows_of_the_first_layer_tell_more_than_components(short_steps) -> None:
+def test_mixed_rows_against_components(short_steps) -> None:
     _, shadows, targets = short_steps
     how = {"hidden": (32,), "epochs": 15, "batch_size": 32, "learning_rate": 3e-3, "components": 30}
     plain = _error(attacks.ReconstructorTraining(**how), shadows, targets)
@@ -81,7 +81,7 @@ def test_mixed_rows_of_the_first_layer_tell_more_than_components(short_steps) ->
 
 
 @pytest.mark.full
-def test_noise_in_training_prepares_for_the_mechanisms_noise(short_steps) -> None:
+def test_noise_in_training(short_steps) -> None:
     """With short steps the final parameters' noise is that of the sum: ησC√T/B."""
     quiet, shadows, targets = short_steps
     loud = dpsgd.Ensemble(
@@ -102,7 +102,7 @@ def test_noise_in_training_prepares_for_the_mechanisms_noise(short_steps) -> Non
 
 
 @pytest.mark.parametrize("first_layer", [None, (6, 64)])
-def test_a_reconstructor_with_components_survives_a_file(first_layer, short_steps, tmp_path) -> None:
+def test_file_with_components(first_layer, short_steps, tmp_path) -> None:
     _, shadows, targets = short_steps
     training = attacks.ReconstructorTraining(
         hidden=(8,), epochs=1, components=5, first_layer=first_layer, noise=1e-4, held_out=0.5
@@ -118,7 +118,7 @@ def test_a_reconstructor_with_components_survives_a_file(first_layer, short_step
         dataclasses.replace(network, basis=network.basis[:2])
 
 
-def test_principal_components_are_the_leading_singular_vectors_of_wide_and_tall_rows() -> None:
+def test_principal_components() -> None:
     rows = np.random.default_rng(0).normal(size=(20, 6)) * np.array([9, 7, 5, 3, 2, 1.0])
     for matrix in (rows, rows.T):
         expected = np.linalg.svd(matrix, full_matrices=False)[2][:3]
@@ -128,7 +128,7 @@ def test_principal_components_are_the_leading_singular_vectors_of_wide_and_tall_
     assert principal(rows, 100).shape == (6, 6)
 
 
-def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
+def test_shadow_models() -> None:
     ensemble = _ensemble(1.0)
     whole = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features[:50], SHADOW.labels[:50])
     part = attacks.shadow_models(
@@ -138,7 +138,7 @@ def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
     assert whole.shape == (50, 650)
 
 
-def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_survives_a_file(tmp_path) -> None:
+def test_repeatability(tmp_path) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     attack, shadow = _attack(0.0, epochs=2)
@@ -236,7 +236,7 @@ def test_errors(call, error, message) -> None:
         call()
 
 
-def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
+def test_array_layouts() -> None:
     rng = np.random.default_rng(0)
     releases, points = rng.random((12, 3), np.float32), rng.random((12, 2), np.float32)
     settings = {"training": attacks.ReconstructorTraining(hidden=(4,), epochs=1)}

@@ -7,7 +7,7 @@ from scipy import stats
 from leakcore import attacks
 
 
-def test_nearest_prior_is_the_average_over_drawn_priors() -> None:
+def test_nearest_prior() -> None:
     """Against the paper's procedure, priors drawn one at a time; p = 0.001 per target, Bonferroni; fixed seed."""
     rng = np.random.default_rng(0)
     pool, n, draws = rng.random((40, 3)), 5, 4000
@@ -26,7 +26,7 @@ def test_nearest_prior_is_the_average_over_drawn_priors() -> None:
     assert rate.to_dict()["schema"] == "leakcore.success_rate/1"
 
 
-def test_nearest_prior_at_its_limits() -> None:
+def test_nearest_prior_limits() -> None:
     pool = np.arange(10.0)[:, None]
     assert attacks.nearest_prior(pool, np.arange(10), pool, num_candidates=10).value == 1
     assert attacks.nearest_prior([[9.0]], [0], pool, num_candidates=2).value == 0
@@ -37,7 +37,7 @@ def test_nearest_prior_at_its_limits() -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, -1e9])
-def test_nearest_prior_survives_what_the_expanded_square_rounds_away(offset: float) -> None:
+def test_nearest_prior_rounding(offset: float) -> None:
     """Against distances taken one by one: a far origin, points closer to each other than its rounding, duplicates."""
     rng = np.random.default_rng(2)
     pool = np.concatenate([rng.random((30, 5)), rng.random((10, 5)) * 1e-5, np.zeros((5, 5))]) + offset
@@ -61,7 +61,7 @@ def test_pixels() -> None:
     assert attacks.pixels_within([[0.25]], [[0.0]], tolerance=0.25).tolist() == [0], "strictly less"
 
 
-def test_errors_and_their_baselines() -> None:
+def test_errors_and_baselines() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.random((500, 30)), rng.random((500, 30))
     error = attacks.mean_squared_error(a, b)
@@ -72,7 +72,7 @@ def test_errors_and_their_baselines() -> None:
     assert attacks.nearest_neighbour_mse(np.ones((2, 3))).tolist() == [0, 0]
 
 
-def test_the_interval_covers() -> None:
+def test_interval() -> None:
     """Empirical Bernstein at 90%: misses at most as often as its level in 400 repetitions, p = 0.001; fixed seed."""
     rng = np.random.default_rng(2)
     missed = 0

@@ -21,7 +21,7 @@ def _batch(model, count, seed=1):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_tokens_and_label_counts_of_a_batch(batch):
+def test_tokens_and_label_counts(batch):
     model = build()
     sequences, released, counts = _batch(model, batch)
     known = text.tokens(released["embedding.weight"], **STATED)
@@ -37,7 +37,7 @@ def test_tokens_and_label_counts_of_a_batch(batch):
     assert bag.value > 0.9
 
 
-def test_counts_are_exact_where_probabilities_are_small():
+def test_counts_with_small_probabilities():
     model = build()
     model.head.weight.data *= 0.01
     _, released, counts = _batch(model, 4)
@@ -47,7 +47,7 @@ def test_counts_are_exact_where_probabilities_are_small():
     assert bag.value == 1.0
 
 
-def test_counts_of_a_model_that_is_sure_are_limited_not_guessed():
+def test_counts_of_a_sure_model():
     """Every prediction right: the gradient is near 0 and proves little, yet never anything wrong."""
     probs = np.full((5, 4), 1e-9)
     answers = [0, 1, 1, 3, 3]
@@ -59,7 +59,7 @@ def test_counts_of_a_model_that_is_sure_are_limited_not_guessed():
     assert bag.value < 1
 
 
-def test_limits_hold_for_random_predictions():
+def test_limits_with_random_predictions():
     rng = np.random.default_rng(0)
     shares = []
     for _ in range(300):
@@ -76,7 +76,7 @@ def test_limits_hold_for_random_predictions():
     assert 0.2 < np.mean(shares) < 1
 
 
-def test_the_last_layer_norm_takes_the_place_of_a_bias():
+def test_last_layer_norm():
     model = build().double()
     with torch.no_grad():
         model.norm.bias.copy_(torch.linspace(-0.2, 0.5, 64))
@@ -91,7 +91,7 @@ def test_the_last_layer_norm_takes_the_place_of_a_bias():
     np.testing.assert_array_equal(through.highs, direct.highs)
 
 
-def test_shared_weights_name_no_token():
+def test_shared_weights():
     _, released, _ = _batch(build(tied=True), 2)
     known = text.tokens(released["embedding.weight"], update="gradient")
     assert known.dense
@@ -100,7 +100,7 @@ def test_shared_weights_name_no_token():
     assert "shares the embedding's weights" in known.assumptions.notes[1]
 
 
-def test_padding_has_a_row_of_zeros():
+def test_padding():
     model = build()
     model.embedding.padding_idx = 5
     sequences = [[5, 6, 7], [5, 8, 6]]
@@ -108,7 +108,7 @@ def test_padding_has_a_row_of_zeros():
     assert text.tokens(released["embedding.weight"], **STATED).present.nonzero()[0].tolist() == [6, 7, 8]
 
 
-def test_tokens_of_several_local_steps():
+def test_several_local_steps():
     """The change of the embedding in three steps of SGD shows the tokens of all three batches."""
     model = build()
     before = model.embedding.weight.detach().clone()
@@ -122,7 +122,7 @@ def test_tokens_of_several_local_steps():
     assert known.present.nonzero()[0].tolist() == sorted({t for rows in batches for row in rows for t in row})
 
 
-def test_noise_of_known_size():
+def test_known_noise():
     """No false token in any of 200 draws: at 99% all together, more than 8 failures have probability below 1e-3."""
     model = build()
     sequences, released, _ = _batch(model, 2)
@@ -141,14 +141,14 @@ def test_noise_of_known_size():
     assert hits > 100 * true.sum()
 
 
-def test_zeros_name_nothing():
+def test_zero_gradient():
     assert text.tokens(np.zeros((4, 3))).value == 0
     bag = text.next_tokens(np.zeros(4), positions=2)
     assert bag.lows.sum() == 0
     assert bag.value == 0
 
 
-def test_tiny_rows_are_rows():
+def test_tiny_rows():
     assert text.tokens(np.array([[0.0, 0.0], [1e-200, 0.0]])).present.tolist() == [False, True]
 
 

@@ -58,7 +58,7 @@ def test_ceiling_of_the_paper() -> None:
 
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_no_counts_exceed_the_ceiling(direction: str, delta: float) -> None:
+def test_counts_below_the_ceiling(direction: str, delta: float) -> None:
     ceiling = bounds.epsilon_opt(12, confidence=0.9, delta=delta).value
     best = max(
         _bound(a, b, 12, confidence=0.9, delta=delta, direction=direction).value for a in range(13) for b in range(13)
@@ -88,7 +88,7 @@ def test_limits_match_binomtest() -> None:
     k=st.integers(1, 12),
 )
 @settings(derandomize=True, deadline=None, max_examples=400)
-def test_group_epsilon_against_one_row_at_a_time(p_hi: float, p_lo: float, delta: float, k: int) -> None:
+def test_group_epsilon_row_by_row(p_hi: float, p_lo: float, delta: float, k: int) -> None:
     got = _group_epsilon(p_hi, p_lo, delta, k)
     if p_hi <= p_lo + k * delta:
         assert got == 0.0
@@ -109,14 +109,14 @@ def test_group_epsilon_polynomial() -> None:
         assert _group_epsilon(p_hi, p_lo, delta, k) == pytest.approx(math.log(largest), rel=1e-6)
 
 
-def test_group_epsilon_neither_overflows_nor_cancels() -> None:
+def test_group_epsilon_at_the_ends() -> None:
     # e^(kε) is about 1e300 here; the δ term is negligible.
     assert _group_epsilon(0.5, 5e-301, 1e-305, 2) == pytest.approx(300 * math.log(10) / 2, rel=1e-9)
     assert _group_epsilon(0.5 + 1e-12, 0.5, 1e-300, 3) == pytest.approx(2e-12 / 3, rel=1e-3)
     assert _group_epsilon(0.9, 0.1, 1e-300, 5) == pytest.approx(math.log(9) / 5, rel=1e-12)
 
 
-def test_equal_to_the_required_gap_proves_nothing() -> None:
+def test_exactly_the_required_gap() -> None:
     assert _group_epsilon(0.5, 0.3, 0.1, 2) == 0.0
     assert _group_epsilon(0.3, 0.3, 0.0, 1) == 0.0
     assert _group_epsilon(0.2, 0.3, 0.0, 1) == 0.0
@@ -134,7 +134,7 @@ def _value(a: int, b: int, n: int, confidence: float, delta: float, k: int, dire
 @pytest.mark.full(keep=2)
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
-def test_null_audits_are_rarely_positive(direction: str, p: float) -> None:
+def test_null_audits(direction: str, p: float) -> None:
     # 5,000 audits of a mechanism that leaks nothing, at 95%. The count of false positives is Bin(5000, ≤ .05); it fails
     # this test with probability at most 1e-4 for each of the nine cases.
     rng = np.random.default_rng(20240501)
@@ -145,7 +145,7 @@ def test_null_audits_are_rarely_positive(direction: str, p: float) -> None:
 
 
 @pytest.mark.full
-def test_the_null_test_can_fail() -> None:
+def test_negative_control_of_null_audits() -> None:
     # Choosing the direction on the counting trials at α/2 each is the mistake that published tools make: twice the
     # error. At 50% confidence the fixed direction stays below its promise and the chosen one goes far above it.
     rng = np.random.default_rng(7)
@@ -202,7 +202,7 @@ def test_coverage_with_delta(k: int) -> None:
     assert sum(v > epsilon for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
 
 
-def test_gdp_counts_prove_the_separation_of_gaussians() -> None:
+def test_gdp_counts() -> None:
     result = _bound(400, 100, 500, family="gdp", delta=1e-5)
     i, o = (stats.binomtest(h, 500).proportion_ci(0.99) for h in (400, 100))
     mu = stats.norm.ppf(i.low) - stats.norm.ppf(o.high)
@@ -242,7 +242,7 @@ def test_directions() -> None:
     assert both.value == _bound(90, 10, 100, confidence=0.995).value
 
 
-def test_trials_may_differ_between_the_datasets() -> None:
+def test_unequal_trials() -> None:
     result = _bound(90, 100, (100, 1000))
     i = stats.binomtest(90, 100).proportion_ci(0.99)
     o = stats.binomtest(100, 1000).proportion_ci(0.99)
@@ -259,7 +259,7 @@ def test_monotone_in_confidence_delta_and_k() -> None:
     assert values == sorted(values, reverse=True)
 
 
-def test_audits_ask_for_the_adjacency() -> None:
+def test_adjacency_of_audits() -> None:
     wanted = r"`adjacency` must be given to {}: was a row left out \('add-remove'\), or replaced by another one"
     with pytest.raises(TypeError, match=wanted.format("epsilon_lower_bound")):
         bounds.epsilon_lower_bound(90, 10, 100)  # type: ignore[call-arg]
@@ -276,7 +276,7 @@ def test_audits_ask_for_the_adjacency() -> None:
 
 @pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_proved_each_is_proved(family: str, delta: float, k: int) -> None:
+def test_proved_elementwise(family: str, delta: float, k: int) -> None:
     claim = RefutableClaim.parse(0.99, delta, k, "replace", bounds.Hypothesis(family=family))
     high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
     wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]

@@ -31,7 +31,7 @@ def ordered(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
     return np.argsort(-np.concatenate([inside, outside]), kind="stable") < len(inside)
 
 
-def test_the_curve_lies_above_the_exact_one_and_close() -> None:
+def test_approximate_curve() -> None:
     p = np.concatenate([[0.0, 1.0], 10.0 ** -np.linspace(0.0, 9.0, 400), np.linspace(0.0, 1.0, 999)])
     for scale in (0.5, 1.0, 3.0):
         roc = ScaledMechanism(mechanisms.FullBatch(2.0, 4), "add-remove", DELTA).roc(scale)
@@ -96,7 +96,7 @@ def test_proof_agrees_with_p_value() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "least"), [(mechanisms.Poisson(1.0, 0.01, 1000), 0.75), (mechanisms.Poisson(1.0, 0.02, 2000), 0.9)]
 )
-def test_five_thousand_coins_prove_most_of_a_real_run(mechanism: mechanisms.Mechanism, least: float) -> None:
+def test_five_thousand_coins(mechanism: mechanisms.Mechanism, least: float) -> None:
     # Means of two audits of 2,500 scores a side; 0.84 and 0.95 on average, deviations of a mean 0.06 and 0.02.
     spent, shares = accounting.epsilon(mechanism, delta=DELTA).value, []
     for seed in range(2):

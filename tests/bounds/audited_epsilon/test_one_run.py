@@ -27,12 +27,12 @@ def _published(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
 
 @pytest.mark.parametrize(("m", "r", "v"), [(1, 1, 1), (100, 100, 70), (1000, 200, 200), (1000, 500, 340)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 9.0])
-def test_without_delta_the_tail_is_binomial(m: int, r: int, v: int, epsilon: float) -> None:
+def test_binomial_tail(m: int, r: int, v: int, epsilon: float) -> None:
     tail = GuessTail(v, r, m).chance(Tangents(np.array([epsilon]), np.zeros(1)))
     assert tail == pytest.approx(_published(m, r, v, epsilon, 0.0), rel=1e-6)
 
 
-def test_never_looser_than_what_is_published() -> None:
+def test_published_bounds() -> None:
     # 60 random counts and (ε, δ): Steinke, Nasr and Jagielski (2023), Appendix D.
     rng = np.random.default_rng(5)
     for _ in range(60):
@@ -63,7 +63,7 @@ def _recursion(v: int, r: int, m: int, mu: float) -> float:
 
 
 @pytest.mark.parametrize(("v", "r", "m", "mu"), [(36, 40, 200, 0.7), (55, 60, 60, 1.5), (30, 30, 100, 1.0)])
-def test_gaussian_tail_between_two_routes(v: int, r: int, m: int, mu: float) -> None:
+def test_gaussian_tail(v: int, r: int, m: int, mu: float) -> None:
     # A linear program over all laws of the number of right guesses is the exact answer for these lines.
     lines = GaussianFamily(1e-5).lines(mu)
     ours = GuessTail(v, r, m).chance(lines)
@@ -103,7 +103,7 @@ def _most_likely(v: int, r: int, m: int, lines: Tangents) -> float:
     return -float(solved.fun)
 
 
-def test_bound_inverts_the_tail() -> None:
+def test_inverse_of_the_tail() -> None:
     result = bounds.epsilon_lower_bound_one_run(180, 200, 1000, confidence=0.95, delta=1e-6)
     assert (result.kind, result.confidence, result.adjacency) == ("lower", 0.95, "add-remove")
     lines = Tangents(np.array([float(result.value)]), np.array([1e-6]))
@@ -115,7 +115,7 @@ def test_bound_inverts_the_tail() -> None:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("mechanism", [mechanisms.FullBatch(1.0, 1), mechanisms.Poisson(0.6, 0.3, 2)])
-def test_a_true_claim_is_refuted_as_often_as_it_says(mechanism: mechanisms.Mechanism) -> None:
+def test_rate_of_refuted_true_claims(mechanism: mechanisms.Mechanism) -> None:
     # 1,000 runs, 60 canaries each with its own release, the likeliest 20 guessed. At most 5% of p-values may lie below
     # 5%, at most 20% below 20%; p-value 1e-4 for each.
     rng = np.random.default_rng(17)
@@ -137,7 +137,7 @@ def test_a_true_claim_is_refuted_as_often_as_it_says(mechanism: mechanisms.Mecha
         assert refuted <= stats.binom.ppf(1 - 1e-4, runs, level)
 
 
-def test_too_much_claimed_noise_is_refuted() -> None:
+def test_too_much_claimed_noise() -> None:
     claimed = mechanisms.FullBatch(4.0, 1)
     proof = bounds.epsilon_lower_bound_one_run(20, 20, 60, delta=1e-5, confidence=0.9, family=claimed)
     assert proof.p_value < 0.01
@@ -177,19 +177,19 @@ def test_coverage_on_randomised_response_canaries(epsilon: float) -> None:
     assert misses >= stats.binom.ppf(1e-4, audits, 0.02)  # and the test can fail
 
 
-def test_nothing_is_proved_by_chance_guesses_or_none() -> None:
+def test_chance_guesses() -> None:
     assert bounds.epsilon_lower_bound_one_run(50, 100, 100).value == 0
     assert bounds.epsilon_lower_bound_one_run(0, 0, 100).value == 0
     assert bounds.epsilon_lower_bound_one_run(100, 100, 100, delta=0.9).value == 0
 
 
-def test_more_correct_guesses_prove_more() -> None:
+def test_monotone_in_guesses() -> None:
     values = [bounds.epsilon_lower_bound_one_run(v, 100, 200, delta=1e-5).value for v in (60, 70, 80, 90, 100)]
     assert values == sorted(values)
     assert values[-1] > values[0]
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"`correct` must be in \[0, 10\], got 11"):
         bounds.epsilon_lower_bound_one_run(11, 10, 20)
     with pytest.raises(ValueError, match=r"`guesses` must be in \[0, 20\], got 21"):
@@ -206,7 +206,7 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_lower_bound_one_run(1, 2, 20, delta=1e-5, family=mechanisms.ZCDP(1.0))
 
 
-def test_bare_claims_are_tested_in_their_own_family() -> None:
+def test_families_of_bare_claims() -> None:
     counts = {"correct": 174, "guesses": 200, "canaries": 1000, "delta": 1e-5, "confidence": 0.95}
     gaussian = bounds.epsilon_lower_bound_one_run(**counts, family=mechanisms.GDP(0.3))
     assert gaussian.value == bounds.epsilon_lower_bound_one_run(**counts, family="gdp").value
@@ -219,7 +219,7 @@ def test_bare_claims_are_tested_in_their_own_family() -> None:
     assert other.value == plain.value
 
 
-def test_accuracy_as_the_text_has_it() -> None:
+def test_accuracy_text() -> None:
     result = bounds.epsilon_from_membership(750, 1000)
     assert result.value == pytest.approx(math.log(3))
     assert (result.kind, result.confidence, result.accuracy) == ("estimate", None, 0.75)
@@ -227,7 +227,7 @@ def test_accuracy_as_the_text_has_it() -> None:
     assert bounds.epsilon_from_membership(5, 5).value == math.inf
 
 
-def test_coins_make_it_a_bound() -> None:
+def test_coins() -> None:
     models = bounds.epsilon_from_membership(750, 1000, coins="models", confidence=0.95)
     rows = bounds.epsilon_from_membership(750, 1000, coins="rows", confidence=0.95)
     assert models.kind == rows.kind == "lower"
@@ -240,7 +240,7 @@ def test_coins_make_it_a_bound() -> None:
 
 
 @pytest.mark.parametrize("coins", ["models", "rows"])
-def test_null_audits_are_rarely_positive(coins: str) -> None:
+def test_null_audits(coins: str) -> None:
     """5,000 null audits at 95%: more than 290 positive ones have probability below 1e-3 if the level is kept."""
     hits = np.random.default_rng(5).binomial(400, 0.5, size=5000)
     values = {

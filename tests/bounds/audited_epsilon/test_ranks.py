@@ -13,6 +13,10 @@ from leakcore.bounds.audited_epsilon.ranks import _chosen, _Test, allowed
 DELTA = 1e-5
 
 
+def _proof(inside, outside, **how) -> bounds.EpsilonLowerBound:
+    return bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace", **how)
+
+
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 @pytest.mark.parametrize(
     ("rank", "above", "n", "m"), [(1, 9, 40, 60), (10, 30, 50, 50), (3, 80, 900, 300), (150, 170, 300, 300)]
@@ -25,7 +29,7 @@ def test_ranks_without_a_leak(family: str, rank: int, above: int, n: int, m: int
 
 
 @pytest.mark.parametrize(("rank", "above", "mu"), [(5, 20, 1.0), (40, 60, 0.5), (2, 75, 3.0)])
-def test_the_gaussian_pair_attains_it(rank: int, above: int, mu: float) -> None:
+def test_gaussian_pair(rank: int, above: int, mu: float) -> None:
     # 20,000 draws of N(μ, 1) against N(0, 1), 100 a side; p-value 1e-4, two-sided, for a value that is 6% too high.
     n, draws = 100, 20_000
     rng = np.random.default_rng(rank)
@@ -45,7 +49,7 @@ def test_perfect_scores_in_closed_form() -> None:
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_the_curve_is_the_one_that_counts_refute(family: str, k: int) -> None:
+def test_curve_against_counts(family: str, k: int) -> None:
     claim = RefutableClaim.parse(0.95, DELTA, k, "replace", Hypothesis(family))  # type: ignore[arg-type]
     p = np.array([1e-6, 1e-3, 0.1, 0.4, 0.6, 0.99])
     for parameter in (0.0, 0.3, 1.5):
@@ -57,7 +61,7 @@ def test_the_curve_is_the_one_that_counts_refute(family: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_rank_events_share_the_error(family: str) -> None:
+def test_error_of_rank_events(family: str) -> None:
     for seed, (n, m) in enumerate([(1, 1), (3, 2), (7, 90), (400, 400), (5000, 700)]):
         likelier = np.random.default_rng(seed).permutation(np.arange(n + m) < n)
         total = 0.0
@@ -72,31 +76,28 @@ def test_rank_events_share_the_error(family: str) -> None:
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("n", "m"), [(60, 200), (100, 100)])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
-def test_ties_of_randomised_response_keep_the_promise(n: int, m: int, epsilon: float) -> None:
+def test_coverage_with_ties(n: int, m: int, epsilon: float) -> None:
     # All scores are 0 or 1, and ε-privacy is attained. 800 audits at 60%: wrong in at most 40%, p-value 1e-4 for each.
     right, audits = 1 / (1 + math.exp(-epsilon)), 800
     rng = np.random.default_rng(201)
     above = 0
     for seed in range(audits):
         inside, outside = (rng.random(n) < right).astype(float), (rng.random(m) >= right).astype(float)
-        proof = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, adjacency="replace", confidence=0.6, threshold=bounds.SimultaneousThreshold(seed=seed)
-        )
+        proof = _proof(inside, outside, confidence=0.6, threshold=bounds.SimultaneousThreshold(seed=seed))
         above += proof.value > epsilon
     assert above <= stats.binom.ppf(1 - 1e-4, audits, 0.4)
     assert above > 0.1 * audits  # a bound that never exceeded would prove less than it can
 
 
-def test_a_random_order_of_ties_costs_little_power() -> None:
+def test_power_with_ties() -> None:
     rng = np.random.default_rng(202)
     exact, rounded = [], []
     for seed in range(30):
         inside, outside = rng.normal(2.0, size=500), rng.normal(size=500)
         for out, digits in ((exact, 9), (rounded, 1)):
-            proof = bounds.epsilon_lower_bound_from_scores(
+            proof = _proof(
                 inside.round(digits),
                 outside.round(digits),
-                adjacency="replace",
                 delta=DELTA,
                 hypothesis=Hypothesis("gdp"),
                 threshold=bounds.SimultaneousThreshold(seed=seed),
@@ -105,15 +106,13 @@ def test_a_random_order_of_ties_costs_little_power() -> None:
     assert np.mean(rounded) == pytest.approx(np.mean(exact), rel=0.03)
 
 
-def test_the_seed_matters_only_where_scores_are_equal() -> None:
+def test_seed_of_ties() -> None:
     rng = np.random.default_rng(203)
     inside, outside = rng.normal(1.0, size=200), rng.normal(size=150)
 
     def prove(a: np.ndarray, b: np.ndarray, seed: int, direction: str = "in") -> float:
         threshold, tested = bounds.SimultaneousThreshold(seed=seed), Hypothesis(direction=direction)  # type: ignore[arg-type]
-        proof = bounds.epsilon_lower_bound_from_scores(
-            a, b, adjacency="replace", threshold=threshold, hypothesis=tested
-        )
+        proof = _proof(a, b, threshold=threshold, hypothesis=tested)
         return float(proof.value)
 
     assert prove(inside, outside, 0) == prove(inside, outside, 1) == prove(outside, inside, 2, "out") > 0
@@ -126,7 +125,7 @@ def test_the_seed_matters_only_where_scores_are_equal() -> None:
 @pytest.mark.parametrize(
     ("family", "mu", "wanted"), [("dp", 1.0, 1.6), ("dp", 3.0, 4.3), ("gdp", 1.0, 3.8), ("gdp", 3.0, 15.4)]
 )
-def test_what_a_thousand_scores_a_side_prove(family: str, mu: float, wanted: float) -> None:
+def test_a_thousand_scores_a_side(family: str, mu: float, wanted: float) -> None:
     # Means of 20 audits; the deviation of a mean is at most 0.04 of ε for "dp" and 0.12 for "gdp".
     rng = np.random.default_rng(204)
     values, splits = [], []
@@ -152,12 +151,8 @@ def test_leak_in_one_tail() -> None:
     rng = np.random.default_rng(205)
     inside, outside = rng.normal(size=1000), rng.normal(size=1000)
     inside[:50] = 9.0
-    upper = bounds.epsilon_lower_bound_from_scores(
-        inside, outside, adjacency="replace", threshold=bounds.SimultaneousThreshold()
-    )
-    lower = bounds.epsilon_lower_bound_from_scores(
-        -outside, -inside, adjacency="replace", threshold=bounds.SimultaneousThreshold()
-    )
+    upper = _proof(inside, outside, threshold=bounds.SimultaneousThreshold())
+    lower = _proof(-outside, -inside, threshold=bounds.SimultaneousThreshold())
     assert upper.proved_by == "event, likelier in"
     assert lower.proved_by == "complement of the event, which is likelier in"
     assert upper.value > lower.value > 0.7

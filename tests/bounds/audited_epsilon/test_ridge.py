@@ -41,7 +41,7 @@ def test_erratum_10_printed_constant() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
-def test_the_order_of_the_numbers(epsilon: float) -> None:
+def test_order_of_the_numbers(epsilon: float) -> None:
     bound = bounds.ridge_output_perturbation(X, Y, regularisation=0.5, epsilon=epsilon, delta=1e-5)
     assert 0 < bound.value <= bound.best <= bound.promised
     if epsilon <= 1:
@@ -74,7 +74,7 @@ def test_audit_of_released_coefficients(epsilon: float) -> None:
     assert gaussian.value <= bound.best
 
 
-def test_what_is_not_promised_is_said() -> None:
+def test_unpromised_outputs() -> None:
     loud = bounds.ridge_output_perturbation(X, 10 * Y, regularisation=0.5, epsilon=1.0, delta=1e-5)
     assert loud.lipschitz > 1
     assert "nothing is promised" in loud.assumptions.notes[-1]
@@ -91,7 +91,7 @@ def test_what_is_not_promised_is_said() -> None:
         ({"delta": 0.0}, r"`delta` must be in \(0, 1\), got 0.0"),
     ],
 )
-def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
+def test_bad_input(change: dict[str, object], message: str) -> None:
     arguments = {"features": X, "regularisation": 1.0, "epsilon": 1.0, "delta": 1e-5, **change}
     with pytest.raises(ValueError, match=message):
         bounds.ridge_output_perturbation(**arguments)

@@ -31,7 +31,7 @@ def _gauss(rng: np.random.Generator, mu: float, n: int) -> tuple[np.ndarray, np.
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("parameter", [0.05, 1.0, 5.0])
-def test_no_bet_grows_on_average_on_the_curve(family: Any, k: int, parameter: float) -> None:
+def test_mean_of_bets(family: Any, k: int, parameter: float) -> None:
     """The mean of a pair's factor, summed exactly over events of probability q and T(q), and over Gaussian cells."""
     rng = np.random.default_rng(5)
     curve = Curve(family, DELTA, k)
@@ -68,7 +68,7 @@ def _refuted(test: bounds.SequentialTest, draw: Any, looks: int) -> bool:
     "audits", [150, pytest.param(2000, marks=pytest.mark.slow)]
 )  # P(Bin(150, .1) > 29) = 2e-4, P(Bin(2000, .1) > 248) = 3e-4
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_a_true_claim_rarely_falls_at_any_look(family: Any, audits: int) -> None:
+def test_rate_of_refuted_true_claims(family: Any, audits: int) -> None:
     """The true curve is the claim's own, and chunks are smaller where the bets went well: nominal 10%."""
     rng = np.random.default_rng(31)
     p = math.exp(1.0) / (1 + math.exp(1.0))
@@ -118,7 +118,7 @@ def test_adaptive_adversary() -> None:
 
 
 @pytest.mark.full
-def test_a_false_claim_falls_early() -> None:
+def test_power_against_a_false_claim() -> None:
     """Half of the noise, 1,000 trials planned: 10 audits at 99.5% stop before half of them."""
     rng = np.random.default_rng(2)
     for _ in range(10):
@@ -163,7 +163,7 @@ def test_hopeless(family: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_perfect_scores_prove_less_than_the_ceiling(family: Any) -> None:
+def test_perfect_scores(family: Any) -> None:
     test = _test(1.0, family)
     for _ in range(6):
         test.add({"k = 1": (np.ones(32), np.zeros(32), 1)})
@@ -194,7 +194,7 @@ def test_refuted_agrees_with_proof() -> None:
         ({"adjacency": "both"}, "`adjacency` must be"),
     ],
 )
-def test_bad_tests_are_refused(change: dict[str, Any], message: str) -> None:
+def test_bad_tests(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _test(**{"epsilon": 1.0, **change})
 
@@ -209,7 +209,7 @@ def test_bad_tests_are_refused(change: dict[str, Any], message: str) -> None:
         ({"a": ([1.0], [1.0], 2)}, "`audits` must have the names and k of the first look, {'a': 1}, got {'a': 2}"),
     ],
 )
-def test_bad_chunks_are_refused_and_change_nothing(audits: Any, message: str) -> None:
+def test_bad_chunks(audits: Any, message: str) -> None:
     test = _test(1.0)
     test.add({"a": ([1.0], [0.0], 1)})
     with pytest.raises(ValueError, match=message):

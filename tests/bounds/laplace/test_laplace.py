@@ -15,7 +15,7 @@ from leakcore import bounds
 from leakcore.bounds import laplace
 
 
-def test_the_noise_is_laplace() -> None:
+def test_noise_law() -> None:
     """Kolmogorov–Smirnov at p = 1e-4 each, on 20 seeds; and the far tail, where a coarse uniform would show."""
     draws = [laplace.mechanism(np.zeros(50_000), scale=2.0, seed=seed) / 2.0 for seed in range(20)]
     assert min(stats.kstest(d, stats.laplace.cdf).pvalue for d in draws) > 1e-4 / 20
@@ -26,7 +26,7 @@ def test_the_noise_is_laplace() -> None:
     assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 5 / math.sqrt(one.size)
 
 
-def test_entries_depend_on_seed_step_and_place_alone() -> None:
+def test_noise_of_entries() -> None:
     flat = laplace.mechanism(np.zeros(12), scale=1.0, seed=3, step=2)
     assert np.array_equal(laplace.mechanism(np.zeros((3, 4)), scale=1.0, seed=3, step=2).ravel(), flat)
     assert np.array_equal(laplace.mechanism(np.zeros(5), scale=1.0, seed=3, step=2), flat[:5])
@@ -35,7 +35,7 @@ def test_entries_depend_on_seed_step_and_place_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_torch_gets_numpys_noise_in_its_own_dtype(dtype: torch.dtype) -> None:
+def test_torch_noise(dtype: torch.dtype) -> None:
     x = torch.linspace(-1, 1, 24, dtype=dtype).reshape(4, 6)[:, ::2]
     noisy = laplace.mechanism(x, scale=0.5, seed=1)
     exact = laplace.mechanism(x.double().numpy(), scale=0.5, seed=1)
@@ -81,18 +81,18 @@ def test_epsilon_or_scale() -> None:
         ),
     ],
 )
-def test_bad_input_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_bad_input(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         laplace.mechanism(**{"values": np.zeros(3), **arguments})
 
 
-def test_wrong_types_are_named() -> None:
+def test_bad_types() -> None:
     for values in (np.array([True]), np.array(["a"]), torch.tensor([1]), np.ma.masked_array([1.0])):
         with pytest.raises(TypeError, match="values"):
             laplace.mechanism(values, scale=1.0, seed=0)
 
 
-def test_measured_sensitivity_is_refused() -> None:
+def test_measured_sensitivity() -> None:
     measured = bounds.epsilon_lower_bound(90, 10, 100, adjacency="replace")
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(measured, 1.0)
@@ -144,7 +144,7 @@ def test_sensitivities_by_enumeration(adjacency: str) -> None:
         assert (claimed.adjacency, claimed.kind) == (adjacency, "upper")
 
 
-def test_queries_refuse_what_they_cannot_bound() -> None:
+def test_bad_queries() -> None:
     for call, message in (
         (lambda: laplace.sum_sensitivity(1.0, 0.0), r"`lower` must be at most upper=0\.0, got 1\.0"),
         (lambda: laplace.sum_sensitivity(0.0), "upper=None"),
@@ -165,7 +165,7 @@ def test_queries_refuse_what_they_cannot_bound() -> None:
             call()
 
 
-def test_error_bounds_are_the_noises_own() -> None:
+def test_error_bounds() -> None:
     """Both quantiles on 20,000 vectors, binomial p > 1e-3; and the closed forms against each other."""
     noise = laplace.mechanism(np.zeros((20_000, 7)), scale=1.5, seed=5)
     result = laplace.error_bound(scale=1.5, dimensions=7, confidence=0.9)

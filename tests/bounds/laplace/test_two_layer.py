@@ -48,7 +48,7 @@ def test_activations() -> None:
 @pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", sorted(TORCH))
 @pytest.mark.parametrize("weights", ["mean", "signs"])
-def test_bound_on_adversarial_examples(name: str, weights: str) -> None:
+def test_adversarial_examples(name: str, weights: str) -> None:
     rng = np.random.default_rng(sum(map(ord, name)))
     m, d = 12, 5
     w = rng.standard_normal((m, d))
@@ -87,7 +87,7 @@ def test_bound_on_adversarial_examples(name: str, weights: str) -> None:
     assert worst - 1e-9 <= -climbed.fun <= bound.value
 
 
-def test_single_parts_bound_their_gradients() -> None:
+def test_gradient_bounds_of_parts() -> None:
     rng = np.random.default_rng(1)
     w, a = rng.standard_normal((6, 3)), rng.standard_normal(6)
     both = laplace.two_layer(w, a, activation="tanh")
@@ -128,7 +128,7 @@ def test_printed_bound_at_zero_residual() -> None:
 
 
 @pytest.mark.full
-def test_the_random_bound_covers_its_networks() -> None:
+def test_coverage_of_the_random_bound() -> None:
     """200 draws of W at 90%: the spectral norm exceeds in none (the inequality is far from tight here)."""
     rng = np.random.default_rng(3)
     claimed = laplace.two_layer_random(30, 10, confidence=0.9)
@@ -170,7 +170,7 @@ def test_silent_networks() -> None:
     )
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     w, a = np.ones((3, 2)), np.ones(3)
     for call, message in (
         (lambda: laplace.two_layer(w[0], a), r"`hidden_weights` must have shape \(m, d\), .*got \(2,\)"),

@@ -18,7 +18,7 @@ from leakcore.bounds.methods.pairs import MixturePair
 KAPPA = [0.001, 0.1]
 
 
-def test_stops_at_the_wanted_width() -> None:
+def test_wanted_width() -> None:
     bound = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(2_000_000, width=0.02))
     low, high = bound.interval
     assert (high - low <= 0.02).all()
@@ -31,7 +31,7 @@ def test_stops_at_the_wanted_width() -> None:
     assert last.num_samples == 250_000
 
 
-def test_going_on_is_going_at_once() -> None:
+def test_resumed_run() -> None:
     first = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(210_000, width=1e-9))
     state = json.loads(json.dumps(first.state))
     later = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(900_000, resume=state))
@@ -46,7 +46,7 @@ def test_going_on_is_going_at_once() -> None:
     np.testing.assert_array_equal(again.log_interval, later.log_interval)
 
 
-def test_a_state_belongs_to_its_run() -> None:
+def test_state_of_another_run() -> None:
     state = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(20_000, width=0.5)).state
     again = Certified(40_000, resume=state)
     for sigma, kappa, method in (
@@ -95,7 +95,7 @@ class _Named(_Shift):
         return f"shift by {self.by!r}"
 
 
-def test_resume_needs_a_fingerprint() -> None:
+def test_fingerprint_for_resuming() -> None:
     def of(pair: _Shift, method: Certified) -> bounds.ReconstructionBound:
         return bounds.reconstruction_of(pair, kappa=0.1, method=method)
 
@@ -133,20 +133,20 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
 
 
 @pytest.mark.full
-def test_limits_hold_at_every_look() -> None:
-    repeats = 12
-    assert _ever_missed(repeats, 1.0, 0.1, 10, 0.1) <= stats.binom.ppf(0.999, repeats, 0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01)])
-def test_limits_at_every_look_many_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 150
+@pytest.mark.parametrize(
+    ("repeats", "setting"),
+    [
+        (12, (1.0, 0.1, 10, 0.1)),
+        pytest.param(150, (1.0, 0.1, 10, 0.1), marks=pytest.mark.slow),
+        pytest.param(150, (0.8, 0.3, 5, 0.01), marks=pytest.mark.slow),
+    ],
+)
+def test_limits_at_every_look(repeats: int, setting: tuple[float, float, int, float]) -> None:
     assert _ever_missed(repeats, *setting) <= stats.binom.ppf(0.999, repeats, 0.1)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.999, 1.0 - 1e-9])
-def test_too_few_samples_says_how_many_are_needed(confidence: float) -> None:
+def test_too_few_samples(confidence: float) -> None:
     needed = samples_needed(confidence)
     with pytest.raises(ValueError, match=rf"`num_samples` must be at least {needed} for .*, got {needed - 1}"):
         bounds.reconstruction(
@@ -159,7 +159,7 @@ def test_too_few_samples_says_how_many_are_needed(confidence: float) -> None:
     assert bound.value < 1.0
 
 
-def test_measured_norms_are_an_estimate() -> None:
+def test_measured_norms() -> None:
     norms = np.array([1.0, 0.5, 0.0, 0.8])
     pair = bounds.measured_pair(1.0, 0.3, norms)
     assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000).adjacency == "add-remove"

@@ -28,7 +28,7 @@ def _of(row: dict[str, Any], **more: Any) -> Any:
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("row", LOGARITHMIC, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}")
-def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> None:
+def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
     result = _of(row, seed=1)
     low, high = result.log_interval
     # At 99.9% per row: a fixed seed, and the number is deterministic.
@@ -49,7 +49,7 @@ def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> Non
         (2.0308, 0.99, 100, 1e-6),
     ],
 )
-def test_both_limits_are_within_one_per_cent(setting: tuple[float, float, int, float]) -> None:
+def test_width_of_the_limits(setting: tuple[float, float, int, float]) -> None:
     sigma, rate, steps, kappa = setting
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     low, high = bounds.reconstruction(sigma, rate, steps, kappa=kappa, method="importance", seed=2).interval
@@ -102,30 +102,24 @@ def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) 
 
 
 @pytest.mark.full(keep=1)
-@pytest.mark.parametrize("setting", SETTINGS[:2])
-def test_limits_cover(setting: tuple[float, float, int, float]) -> None:
-    repeats = 60
-    low, high = _misses(repeats, setting, 4000)
+@pytest.mark.parametrize(
+    ("repeats", "count", "setting"),
+    [*((60, 4000, s) for s in SETTINGS[:2]), *(pytest.param(500, 6000, s, marks=pytest.mark.slow) for s in SETTINGS)],
+)
+def test_limits_cover(repeats: int, count: int, setting: tuple[float, float, int, float]) -> None:
+    low, high = _misses(repeats, setting, count)
     # P(more misses) < 0.1% if each repetition misses with 5% on each side.
-    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_limits_cover_over_many_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 500
-    low, high = _misses(repeats, setting, 6000)
     assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
-def test_noise_that_no_float_can_square_is_named() -> None:
+def test_very_little_noise() -> None:
     with pytest.raises(AccuracyError, match="one step's loss tilted by 1 is out of reach at"):
         bounds.reconstruction(1e-300, 0.1, 10, kappa=0.1, method="importance", num_samples=1000)
 
 
 @pytest.mark.full
-def test_automatic_takes_it_where_exact_cannot() -> None:
+def test_choice_of_automatic() -> None:
     arguments = {"log_kappa": -784.0 * TINY}
     with pytest.raises(AccuracyError):
         bounds.reconstruction(1.0, 0.001, 100, method="exact", **arguments)
@@ -140,7 +134,7 @@ def test_automatic_takes_it_where_exact_cannot() -> None:
     assert max(low, other.log_interval[0]) <= min(high, other.log_interval[1])
 
 
-def test_down_to_the_colour_images_prior() -> None:
+def test_colour_images_prior() -> None:
     for setting in [(10.0, 1.0, 100), (0.6, 0.01, 100)]:
         truth = bounds.reconstruction(*setting, log_kappa=-3072.0 * TINY).log_value
         bound = bounds.reconstruction(
@@ -151,7 +145,7 @@ def test_down_to_the_colour_images_prior() -> None:
         assert high - truth < 0.02
 
 
-def test_curves_share_laws_and_agree_with_exact() -> None:
+def test_curves() -> None:
     kappa = np.geomspace(1e-10, 1.0, 12)
     bound = bounds.reconstruction(1.0, 0.1, 20, kappa=kappa, method="importance", num_samples=60_000)
     truth = bounds.reconstruction(1.0, 0.1, 20, kappa=kappa).value
@@ -163,7 +157,7 @@ def test_curves_share_laws_and_agree_with_exact() -> None:
     assert int(bound.assumptions.notes[0].split()[0]) < 12
 
 
-def test_importance_same_bits_for_any_executor() -> None:
+def test_independence_of_workers() -> None:
     arguments: dict[str, Any] = {"kappa": [1e-9, 1e-6], "method": "importance", "num_samples": 400_000}
     alone = bounds.reconstruction(1.0, 0.2, 6, **arguments)
     with ThreadPoolExecutor(2) as pool:

@@ -44,7 +44,7 @@ def test_defaults_of_keywords_and_objects() -> None:
 
 
 @pytest.mark.parametrize("key", ["num_samples", "confidence", "seed"])
-def test_a_keyword_next_to_an_object_is_not_swallowed(key: str) -> None:
+def test_keyword_next_to_an_object(key: str) -> None:
     option, pair = {key: OPTIONS[key]}, mechanisms.FixedSize(1.0, 2, 10, 5)
     for call, first in ((bounds.reconstruction, (1.0, 0.2, 5)), (bounds.reconstruction_of, (pair,))):
         with pytest.raises(ValueError, match=rf"`{key}` must go into the method object, Certified\(\.\.\.\)"):
@@ -52,7 +52,7 @@ def test_a_keyword_next_to_an_object_is_not_swallowed(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", methods.TABLE)
-def test_an_executor_serves_or_is_refused(name: str) -> None:
+def test_executors(name: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         call: dict[str, Any] = {"kappa": [0.3, 0.01], "method": name, **OPTIONS}
         if "executor" in methods.TABLE[name].options():
@@ -66,7 +66,7 @@ def test_an_executor_serves_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", methods.TABLE)
-def test_keywords_are_checked_for_every_method(name: str) -> None:
+def test_keywords_of_every_method(name: str) -> None:
     for key, value in (("num_samples", 0), ("confidence", 1.0), ("seed", -1), ("device", "tpu")):
         with pytest.raises(ValueError, match=f"`{key}` must be .*, got {value!r}"):
             bounds.reconstruction(1.0, 0.2, 5, kappa=0.1, method=name, **{key: value})
@@ -84,7 +84,7 @@ def test_keywords_are_checked_for_every_method(name: str) -> None:
         (lambda: methods.Auto(seed=2**64), r"`seed` must be in \[0,.*, got 18446744073709551616"),
     ],
 )
-def test_options_are_checked_when_the_object_is_made(make: Any, message: str) -> None:
+def test_options_of_objects(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -103,7 +103,7 @@ def test_outside_pair_takes_certified_only() -> None:
         bounds.reconstruction_of(pair, kappa=0.1, method=methods.Certified(device="cpu"))
 
 
-def test_what_stands_for_nothing_is_refused() -> None:
+def test_empty_values() -> None:
     with pytest.raises(TypeError, match="sample_log_ratio"):
         bounds.StatedPair(object())
     with pytest.raises(TypeError, match="`dominates` must be True, False or None, got 2"):
@@ -215,7 +215,7 @@ def test_published_package_below_the_truth() -> None:
 
 
 @pytest.mark.full
-def test_the_reported_error_of_exact_is_honest() -> None:
+def test_reported_error_of_exact() -> None:
     # Closed forms are the truth; the numerical route must hold them within its reported error.
     kappa = np.concatenate((np.geomspace(1e-12, 0.5, 40), 1.0 - np.geomspace(0.4, 1e-12, 20)))
     for sigma, rate in [(0.5, 0.1), (1.0, 0.01), (2.0, 0.5), (0.8, 0.9)]:
@@ -278,13 +278,13 @@ def test_device(method: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 0, "cuda:"])
-def test_other_names_are_refused(device: object) -> None:
+def test_bad_names(device: object) -> None:
     with pytest.raises(ValueError, match=f"`device` must be None, 'cpu', 'cuda' or 'cuda:N', got {device!r}"):
         bounds.reconstruction(1.0, 0.1, 20, kappa=0.1, method="certified", device=device)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not kernels.build_info()["cuda"], reason="without CUDA kernels the device is refused before")
-def test_methods_that_do_not_sample_refuse_a_device() -> None:
+def test_device_without_sampling() -> None:
     with pytest.raises(
         ValueError, match=r"`device` .*method='exact'.*: only methods \('monte-carlo', 'certified'\) take it"
     ):

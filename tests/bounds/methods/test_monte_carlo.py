@@ -48,25 +48,18 @@ def _coverage(repeats: int, count: int, confidence: float, setting: tuple[float,
     return low, high
 
 
-@pytest.mark.full(keep=1)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_certificates_cover(setting: tuple[float, float, int, float]) -> None:
-    repeats = 100
-    low, high = _coverage(repeats, 2000, 0.9, setting)
-    # P(more misses) < 0.1% if each repetition misses with 10% in all, 5% on each side.
-    assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
-    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
-
-
 # κN = 2 and 0.2, the calibration of ε = 100 (where draws of ν never meet the mass of μ), many quiet steps, a large κ.
 SIX = [*SETTINGS[:2], (1.0, 0.1, 10, 0.001), (1.0, 1.0, 1, 0.0001), (0.9466991403, 1.0, 100, 0.1), (2.5, 0.02, 50, 0.9)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SIX)
-def test_certificates_cover_2000_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 2000
+@pytest.mark.full(keep=1)
+@pytest.mark.parametrize(
+    ("repeats", "setting"),
+    [*((100, s) for s in SETTINGS), *(pytest.param(2000, s, marks=pytest.mark.slow) for s in SIX)],
+)
+def test_certificate_coverage(repeats: int, setting: tuple[float, float, int, float]) -> None:
     low, high = _coverage(repeats, 2000, 0.9, setting)
+    # P(more misses) < 0.1% if each repetition misses with 10% in all, 5% on each side.
     assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 
@@ -86,7 +79,7 @@ def test_negative_control_printed_estimator() -> None:
     assert below > stats.binom.ppf(0.999, repeats, 0.1)
 
 
-def test_certificate_is_tight_enough_to_be_of_use() -> None:
+def test_certificate_width() -> None:
     bound = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1], method="certified", num_samples=1_000_000, seed=1)
     truth = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1]).value
     low, high = bound.interval
@@ -112,7 +105,7 @@ def test_certificate_where_estimator_collapses() -> None:
     assert good.value == pytest.approx(1.0, abs=1e-6)
 
 
-def test_same_bits_for_any_executor() -> None:
+def test_certificates_with_executors() -> None:
     arguments = {"kappa": [0.5, 0.01], "method": "certified", "num_samples": 2_300_000, "seed": 9, "confidence": 0.99}
     alone = bounds.reconstruction(1.0, 0.2, 3, **arguments)
     with ThreadPoolExecutor(2) as pool:
@@ -127,7 +120,7 @@ def test_same_bits_for_any_executor() -> None:
 
 
 @pytest.mark.full
-def test_estimates_same_bits_for_any_executor() -> None:
+def test_estimates_with_executors() -> None:
     def each(method: MonteCarlo | DKW, pool: ThreadPoolExecutor) -> list[bounds.ReconstructionBound]:
         both = (dataclasses.replace(method, executor=executor) for executor in (None, pool))
         return [bounds.reconstruction(1.0, 0.2, 3, kappa=[0.5, 0.01], method=one) for one in both]
@@ -143,7 +136,7 @@ def test_estimates_same_bits_for_any_executor() -> None:
 
 @pytest.mark.parametrize("under", ["null", "alternative"])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, float], under: str) -> None:
+def test_precision_of_estimates(setting: tuple[float, float, int, float], under: str) -> None:
     sigma, rate, steps, kappa = setting
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     scores = []
@@ -158,14 +151,14 @@ def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, 
     assert stats.chi2.ppf(1e-4, 39) < total < stats.chi2.ppf(1 - 1e-4, 39)
 
 
-def test_erratum_one_the_printed_factor_is_wrong() -> None:
+def test_erratum_1_printed_factor() -> None:
     # q = T = σ = 1, κ = 0.1: exact 0.3891; dividing by N′ as printed would give 3.89.
     bound = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method=MonteCarlo(under="null"))
     assert bound.value == pytest.approx(0.389143691645361, abs=5 * bound.standard_error)
     assert bound.value / 0.1 > 3.8
 
 
-def test_alternative_spreads_less_than_null() -> None:
+def test_spread_of_the_alternative() -> None:
     def errors(under: str) -> float:
         return float(
             bounds.reconstruction(
@@ -220,7 +213,7 @@ def test_bad_pairs() -> None:
         bounds.reconstruction_of(GaussianPair(1.0), kappa=0.1, num_samples=1)
 
 
-def test_dual_threshold_is_the_minimiser() -> None:
+def test_dual_threshold() -> None:
     sample = np.random.default_rng(3).normal(0.5, 1.0, 4000)
     for kappa in (0.5, 0.03):
         t = dual_thresholds(sample, np.log([kappa]))[0]
@@ -271,7 +264,7 @@ def test_dkw_limits_and_errors() -> None:
         DKW((1 << 26) + 1)
 
 
-def test_its_own_name_gives_what_the_method_gives() -> None:
+def test_method_by_its_own_name() -> None:
     named = bounds.reconstruction_dkw(1.0, 0.3, 5, kappa=0.1, num_samples=5000, confidence=0.99, seed=3)
     method = bounds.methods.DKW(num_samples=5000, confidence=0.99, seed=3)
     assert named.to_dict() == bounds.reconstruction(1.0, 0.3, 5, kappa=0.1, method=method).to_dict()

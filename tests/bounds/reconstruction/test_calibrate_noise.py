@@ -15,7 +15,7 @@ from leakcore import accounting, bounds, numerics
     ("rate", "steps", "kappa", "goal"),
     [(0.02, 100, 0.1, 0.2), (1.0, 100, 0.01, 0.3), pytest.param(0.3, 5, 1e-6, 1e-3, marks=pytest.mark.slow)],
 )
-def test_calibrated_noise_is_the_inverse(rate: float, steps: int, kappa: float, goal: float) -> None:
+def test_inverse_of_the_bound(rate: float, steps: int, kappa: float, goal: float) -> None:
     bound = bounds.calibrate_noise(goal, kappa=kappa, sample_rate=rate, steps=steps)
     sigma = float(bound.value)
     assert bounds.reconstruction(sigma, rate, steps, kappa=kappa).value <= goal * (1 + 1e-12)
@@ -58,7 +58,7 @@ def test_calibration_at_tiny_kappa(log_kappa: float) -> None:
 
 
 @pytest.mark.full
-def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_with_less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tiny κ the exact bound reaches little noise only so far; the answer suffices all the same."""
 
     def beyond(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ TABLE_2 = {
 
 
 @pytest.mark.parametrize("n", [10, 100])
-def test_table_2_analytic_to_the_last_digit(n: int) -> None:
+def test_table_2_analytic(n: int) -> None:
     bound = [bounds.fano_advantage(s, num_candidates=n, information="analytic").value for s in SIGMAS]
     np.testing.assert_allclose(bound, TABLE_2["analytic", n], atol=5.01e-4)
 
@@ -38,7 +38,7 @@ def test_table_2_monte_carlo(n: int) -> None:
         assert bound.kind == "estimate"
 
 
-def test_fano_against_the_optimal_attack() -> None:
+def test_fano_against_the_best_attack() -> None:
     for sigma in SIGMAS:
         for n in (2, 10, 100):
             exact = bounds.reconstruction(sigma, 1.0, 1, kappa=1.0 / n).advantage

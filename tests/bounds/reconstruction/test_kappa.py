@@ -35,7 +35,7 @@ def test_counts_by_hand() -> None:
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "chebyshev", "hamming"])
-def test_metrics_agree_with_a_direct_count(metric: str) -> None:
+def test_metrics_against_direct_counts(metric: str) -> None:
     from scipy.spatial.distance import cdist
 
     name = {"manhattan": "cityblock"}.get(metric, metric)
@@ -52,7 +52,7 @@ def test_metrics_agree_with_a_direct_count(metric: str) -> None:
     assert own.value == bound.value
 
 
-def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(6).standard_normal((500, 3))
     whole = bounds.kappa_from_samples(points, 0.3).value
     monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.kappa"], "_BLOCK_BYTES", 8 * 2048 * 37)
@@ -144,7 +144,7 @@ TAILS = [
 
 
 @pytest.mark.parametrize(("pixels", "fraction", "chance", "truth"), TAILS)
-def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, truth: float) -> None:
+def test_pixel_rounding(pixels: int, fraction: float, chance: float, truth: float) -> None:
     bound = bounds.kappa_pixels(pixels, fraction=fraction, pixel_probability=chance).log_value
     allowed = 4e-12 if truth > math.log(1e-280) else 2e-14 * pixels * math.log(pixels)
     assert truth <= bound <= truth + allowed

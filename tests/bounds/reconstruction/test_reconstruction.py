@@ -27,7 +27,7 @@ def _arguments(row: dict[str, Any]) -> tuple[float, float, int]:
     return row["sigma"], row["q"], row["T"]
 
 
-def test_reference_has_all_its_rows() -> None:
+def test_reference_rows_are_complete() -> None:
     assert (len(PLAIN), len(LOGARITHMIC)) == (180, 5)
 
 
@@ -55,7 +55,7 @@ def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_pld_contains_the_reference(every: bool) -> None:
+def test_reference_within_pld(every: bool) -> None:
     pytest.importorskip("dp_accounting")
     settings_ = sorted({_arguments(r) for r in PLAIN})
     # dp-accounting takes seconds per setting: one step, and a spread of the others.
@@ -120,7 +120,7 @@ def test_closed_forms() -> None:
     assert full.method == one.method == alone.method == bare.method == "closed-form"
 
 
-def test_exact_and_closed_form_agree_where_both_apply() -> None:
+def test_exact_against_closed_form() -> None:
     for arguments in [(0.7, 0.2, 1), (3.0, 1.0, 50), (0.0, 0.1, 5)]:
         both = [
             bounds.reconstruction(*arguments, kappa=[0.9, 0.1, 1e-5], method=m).value for m in ("exact", "closed-form")
@@ -128,7 +128,7 @@ def test_exact_and_closed_form_agree_where_both_apply() -> None:
         np.testing.assert_allclose(both[0], both[1], rtol=1e-9)
 
 
-def test_noiseless_steps_among_noisy_ones() -> None:
+def test_noiseless_steps() -> None:
     rest = bounds.reconstruction(1.0, 0.1, 10, kappa=0.05).value
     bound = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
     assert bound == pytest.approx(1.0 - 0.7 * (1.0 - rest), rel=1e-12)
@@ -177,7 +177,7 @@ def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
 
 
 @pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
-def test_little_noise_tends_to_none(sigma: float) -> None:
+def test_little_noise(sigma: float) -> None:
     kappa = np.array([0.9, 0.1, 1e-3])
     bound = bounds.reconstruction(sigma, 0.01, 100, kappa=kappa, method="exact")
     bare = bounds.reconstruction(0.0, 0.01, 100, kappa=kappa).value
@@ -190,19 +190,19 @@ def test_little_noise_tends_to_none(sigma: float) -> None:
     assert (bound.value <= high).all()
 
 
-def test_one_quiet_step_among_noisy_ones() -> None:
+def test_one_quiet_step() -> None:
     mixed = bounds.reconstruction([0.01] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
     revealed = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
     assert mixed == pytest.approx(revealed, rel=1e-11)
 
 
-def test_large_noise_leaves_the_prior() -> None:
+def test_large_noise() -> None:
     for sigma in (1e3, 1e6, 1e9):
         bound = bounds.reconstruction(sigma, 0.1, 100, kappa=0.1)
         assert 0.0 <= bound.value - 0.1 < 1.0 / sigma
 
 
-def test_kappa_below_the_smallest_float() -> None:
+def test_tiny_kappa() -> None:
     bound = bounds.reconstruction(1.0, 0.02, 1000, log_kappa=-3072.0 * math.log(4.0))
     assert bound.value == 0.0
     assert -3072.0 * math.log(4.0) < bound.log_value < -1000.0
@@ -213,7 +213,7 @@ def test_kappa_below_the_smallest_float() -> None:
 @pytest.mark.full
 @settings(derandomize=True, deadline=None, max_examples=12)
 @given(sigma=st.floats(0.5, 20.0), rate=st.floats(0.005, 0.999), steps=st.integers(2, 2000))
-def test_monotone_in_everything(sigma: float, rate: float, steps: int) -> None:
+def test_monotonicity(sigma: float, rate: float, steps: int) -> None:
     kappa = np.array([1e-8, 1e-3, 0.05, 0.3, 0.7, 0.99, 0.9999])
     base = bounds.reconstruction(sigma, rate, steps, kappa=kappa)
     value = base.value
@@ -281,13 +281,13 @@ def test_bad_input(changes: dict[str, Any], message: str) -> None:
         bounds.reconstruction(**arguments)
 
 
-def test_pld_without_dp_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dp_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install leakcore\[accounting\]"):
         bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method="pld")
 
 
-def test_import_and_first_answer_are_cheap() -> None:
+def test_import_cost() -> None:
     code = (
         "import sys; from leakcore import bounds; bounds.reconstruction(1.0, 1.0, 1, kappa=0.1); "
         "bounds.reconstruction(1.0, 0.1, 10, kappa=0.1);"

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
-def test_the_module_links_neither_torch_nor_cuda():
+def test_module_links():
     lines = subprocess.run(
         ["readelf", "-d", _C.__file__], check=True, capture_output=True, text=True
     ).stdout.splitlines()
@@ -32,7 +32,7 @@ def test_the_module_links_neither_torch_nor_cuda():
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
-def test_the_module_exports_no_cuda_symbol():
+def test_no_cuda_symbols():
     symbols = subprocess.run(
         ["nm", "-D", "--defined-only", _C.__file__], check=True, capture_output=True, text=True
     ).stdout
@@ -40,7 +40,7 @@ def test_the_module_exports_no_cuda_symbol():
     assert "cuda" not in symbols.lower()
 
 
-def test_the_module_has_the_names_of_its_stub_and_no_others():
+def test_names_of_the_module():
     """What only bench and tests need (the probe of a processor, the hooks of the emulation) is in builds of their own."""
     stub = ast.parse((ROOT / "leakcore" / "_C.pyi").read_text(encoding="utf-8"))
     declared = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}
@@ -70,7 +70,7 @@ def test_build_info():
         ({"LEAKCORE_CUDA": "0", "CXX": "/no/such/cc"}, "no C++ compiler: `/no/such/cc -dumpmachine` failed"),
     ],
 )
-def test_the_build_refuses_what_it_cannot_do(environment, message, tmp_path):
+def test_build_refusals(environment, message, tmp_path):
     pytest.importorskip("setuptools")
     pytest.importorskip("ninja")
     if "nvcc" in message and (list(Path("/usr/local").glob("cuda*")) or shutil.which("nvcc")):

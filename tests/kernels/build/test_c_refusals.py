@@ -204,7 +204,7 @@ _ZERO = np.array([0, 0])
         ),
     ],
 )  # fmt: skip
-def test_arguments_are_refused_by_name_and_nothing_is_written(
+def test_bad_arguments(
     table: Table, name: str, arguments: dict[str, Any], message: str
 ) -> None:
     for array in (OUT, NORMS, DOTS):
@@ -225,7 +225,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_every_function_refuses_threads_places_and_no_arguments(table: Table, name: str) -> None:
+def test_bad_threads_and_places(table: Table, name: str) -> None:
     assert called(table, name, **GOOD[name]).code == 0
     for threads in (0, 4097):
         assert called(table, name, threads, **GOOD[name]).message == b"`threads` must be in [1, 4096]"
@@ -239,14 +239,14 @@ def test_every_function_refuses_threads_places_and_no_arguments(table: Table, na
 
 
 @pytest.mark.skipif(_C.with_cuda, reason="needs a build without CUDA")
-def test_a_device_without_cuda_kernels_is_a_code_of_its_own(table: Table) -> None:
+def test_missing_cuda_kernels(table: Table) -> None:
     struct = STRUCTS["random"](normal=1, num_rows=1, out=SUM, purpose=255)
     struct.place.cuda = 1
     struct.place.allocate = type(struct.place.allocate)(lambda context, count: None)
     assert table.random(ctypes.byref(struct)).code == 4
 
 
-def test_data_that_is_not_finite_names_the_row(table: Table) -> None:
+def test_non_finite_rows(table: Table) -> None:
     grads = ONES.copy()
     grads[1, 2] = np.inf
     status = called(table, "clip_and_noise", **{**CLIP, "grads": [rows_of(grads)]})

@@ -49,7 +49,7 @@ def normals(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def test_the_table_says_what_it_is(table: Table) -> None:
+def test_table_header(table: Table) -> None:
     assert table.version == 2
     assert table.size == ctypes.sizeof(Table)
     assert bool(table.cuda) == _C.with_cuda
@@ -92,7 +92,7 @@ def test_clipped_sums(table: Table, dtype: str, wide: str) -> None:
         np.testing.assert_array_equal(alone, python.sum)
 
 
-def test_noise_of_the_callers_own_and_batches_without_rows(table: Table) -> None:
+def test_given_noise_and_empty_batches(table: Table) -> None:
     noise, total = normals(50), np.full(50, np.nan)
     status = called(
         table, "clip_and_noise", num_runs=1, num_rows=0, num_params=1, grads=[rows_of(np.empty((0, 50)))],
@@ -121,7 +121,7 @@ def test_clip_scores(table: Table, dtype: str) -> None:
         np.testing.assert_array_equal(dots, kernels.clip_scores(grads, observed, 4.0, runs=True).dots)
 
 
-def test_float_products_equal_pythons(table: Table) -> None:
+def test_float_products(table: Table) -> None:
     grads, observed = normals(11, 70).astype(np.float32), normals(3, 70, seed=1).astype(np.float32)
     dots, norms = np.full((3, 11), np.nan), np.full(11, np.nan)
     status = called(
@@ -175,7 +175,7 @@ def mixture_of(**fields: Any) -> tuple[Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("alternative", [0, 1])
 @pytest.mark.parametrize("steps", [0, 1, 7])
-def test_log_ratios_of_the_mixture(table: Table, alternative: int, steps: int) -> None:
+def test_mixture_log_ratios(table: Table, alternative: int, steps: int) -> None:
     mixture, schedule = mixture_of(num_samples=1500, first_sample=17, seed=3, alternative=alternative, steps=steps)
     out = np.full(1500, np.nan)
     assert called(table, "mixture_log_ratio", 2, mixture=mixture, out=out).code == 0
@@ -191,7 +191,7 @@ def test_log_ratios_of_the_mixture(table: Table, alternative: int, steps: int) -
         np.testing.assert_allclose(single, out, atol=1e-4)
 
 
-def test_tails_of_the_mixture_add_up(table: Table) -> None:
+def test_mixture_tails(table: Table) -> None:
     """Two parts into the same arrays; counts above a threshold and the exact sums of Python's tail."""
     thresholds = np.array([-0.5, 0.0, 1.0])
     counts, sums = np.zeros((3, 2), dtype=np.int64), np.zeros((3, 3, _C.sum_digits), dtype=np.uint64)
@@ -210,7 +210,7 @@ def test_tails_of_the_mixture_add_up(table: Table) -> None:
 
 
 @pytest.mark.parametrize("digits", [[0], [1], [2**32 - 1] * 67, [5, 0, 2**31], [2**33 + 1, 2**40]])
-def test_exact_sums_are_rounded_to_the_nearest(table: Table, digits: list[int]) -> None:
+def test_exact_sums(table: Table, digits: list[int]) -> None:
     array = np.zeros(_C.sum_digits, dtype=np.uint64)
     array[: len(digits)] = digits
     exact = sum(d << (32 * i) for i, d in enumerate(digits))
@@ -223,7 +223,7 @@ def test_exact_sums_are_rounded_to_the_nearest(table: Table, digits: list[int]) 
 
 @pytest.mark.parametrize("case", ["bins", "subsets", "factor"])
 @pytest.mark.parametrize("alternative", [0, 1])
-def test_log_ratios_of_random_allocation(table: Table, case: str, alternative: int) -> None:
+def test_allocation_log_ratios(table: Table, case: str, alternative: int) -> None:
     factor = np.tril(np.abs(normals(6, 6))) / 3 + np.eye(6)
     more = {"bins": {"epochs": 3}, "subsets": {"k": 3}, "factor": {"factor": factor}}[case]
     pair = kernels.Allocation(1.3, 6, **more)
@@ -267,7 +267,7 @@ def test_random_streams(table: Table, normal: int, dtype: str) -> None:
         np.testing.assert_array_equal(out, kernels.uniform((5, 20), **settings))
 
 
-def test_blocks_of_philox(table: Table) -> None:
+def test_philox_blocks(table: Table) -> None:
     counter, key, out = (np.array(v, dtype=np.uint32) for v in ([1, 2, 3, 4], [5, 6], [0] * 4))
     words = [v.ctypes.data_as(ctypes.POINTER(U32)) for v in (counter, key, out)]
     table.philox4x32(*words)
@@ -276,7 +276,7 @@ def test_blocks_of_philox(table: Table) -> None:
 
 @pytest.mark.skipif(not devices.EMULATED, reason="runs with the emulated build: make test-emulated")
 @pytest.mark.parametrize("name", STRUCTS)
-def test_emulated_device_entries_equal_the_cpus(table: Table, name: str) -> None:
+def test_emulated_device_entries(table: Table, name: str) -> None:
     """The same arguments on the emulated device, whose memory is the host's; scratch comes from `allocate`.
 
     A kernel without a race gives the same bits in whatever order blocks and threads take their turns.

@@ -23,7 +23,7 @@ CMAKE = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.w
 needs_sources = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
 
 
-def test_the_header_is_in_the_package():
+def test_header_in_the_package():
     header = Path(leakcore.get_include()) / "leakcore" / "kernels.h"
     assert '#define LEAKCORE_KERNELS_CAPSULE "leakcore._C.kernels"' in header.read_text()
 
@@ -41,7 +41,7 @@ int main(void) {
 
 @pytest.mark.parametrize(("compiler", "standard"), [("cc", "c99"), ("cc", "c11"), ("c++", "c++17")])
 @pytest.mark.parametrize("python", [False, True])
-def test_the_header_compiles_without_a_warning(tmp_path: Path, compiler: str, standard: str, python: bool) -> None:
+def test_header_without_warnings(tmp_path: Path, compiler: str, standard: str, python: bool) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
     import sysconfig
@@ -60,7 +60,7 @@ SIZES_OF_VERSION_2 = {"place": 40, "rows": 48, "mixture": 64, "tail": 32, "alloc
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_structs_lie_in_memory_as_version_2_has_them(tmp_path: Path) -> None:
+def test_struct_layouts(tmp_path: Path) -> None:
     """Sizes, and every field's place, which ctypes computes from its own list."""
     structs = {
         "place": c_structs.Place, "rows": c_structs.Rows, "mixture": c_structs.Mixture, "tail": c_structs.Tail,
@@ -91,7 +91,7 @@ def _loaded(name: str, folder: Path) -> ModuleType:
 
 @needs_sources
 @pytest.mark.skipif(CMAKE is None or shutil.which("cc") is None, reason="needs CMake and a C compiler")
-def test_the_example_in_c_builds_with_cmake_and_sums(tmp_path: Path) -> None:
+def test_example_in_c(tmp_path: Path) -> None:
     """find_package finds the installed leakcore, and refuses another version of the table."""
     folder = EXAMPLES / "embed_cmake"
     python = f"-DPython_EXECUTABLE={sys.executable}"
@@ -119,7 +119,7 @@ def test_the_example_in_c_builds_with_cmake_and_sums(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 @needs_sources
-def test_the_example_in_cpp_builds_with_setuptools_and_counts(tmp_path: Path) -> None:
+def test_example_in_cpp(tmp_path: Path) -> None:
     pytest.importorskip("pybind11")
     for source in ("example.cpp", "setup.py"):
         shutil.copy(EXAMPLES / "embed_kernel" / source, tmp_path)

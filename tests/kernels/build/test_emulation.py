@@ -23,20 +23,20 @@ def test_block_sums():
     np.testing.assert_array_equal(sums, [values[k : k + 256].sum() for k in range(0, 1000, 256)])
 
 
-def test_shuffles_follow_cuda():
+def test_shuffles_as_in_cuda():
     lane = np.arange(32)
     down, up = np.where(lane + 3 < 32, lane + 3, lane), np.where(lane >= 2, lane - 2, lane)
     expected = down + 100.0 * up + 10000.0 * 5 + 1000000.0 * (lane ^ 1)
     np.testing.assert_array_equal(run("shuffles", lane), expected)
 
 
-def test_a_missing_barrier_gives_a_wrong_sum():
+def test_missing_barrier():
     values = np.arange(1.0, 2561.0)
     sums = [values[k : k + 256].sum() for k in range(0, 2560, 256)]
     assert not np.array_equal(run("race", values)[:10], sums)
 
 
-def test_a_race_shows_as_other_bits_in_another_schedule():
+def test_race():
     values = np.arange(1.0, 2561.0)
     for kernel, alike in (("sum", True), ("race", False)):
         results = []
@@ -58,7 +58,7 @@ def test_a_race_shows_as_other_bits_in_another_schedule():
         ("large shared", "232449 bytes of dynamic shared memory"),
     ],
 )
-def test_mistakes_are_errors_not_hangs(kernel, message):
+def test_mistakes(kernel, message):
     with pytest.raises(RuntimeError, match=message):
         run(kernel, np.ones(256))
 
@@ -78,7 +78,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_stream_that_is_being_captured_is_refused_before_anything_is_launched(name):
+def test_captured_stream(name):
     """A graph would replay one seed's noise, and read small tables where they no longer are."""
     CALLS[name](devices.EmulatedArray)
     _C.emulation_capture(True)

@@ -24,7 +24,7 @@ def cuda(device):
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 @pytest.mark.parametrize("dtype", layouts.DTYPES)
-def test_tensors_lie_as_the_arrays_do(layout, dtype):
+def test_tensor_layouts(layout, dtype):
     x = layouts.laid_out(layouts.normals(0, 5, 7, dtype=dtype), layout)
     there = devices.strided(x, "cpu")
     np.testing.assert_array_equal(there.numpy(), x)
@@ -33,7 +33,7 @@ def test_tensors_lie_as_the_arrays_do(layout, dtype):
         assert (there.storage_offset() * x.itemsize - x.ctypes.data) % 64 == 0
 
 
-def test_scratch_goes_with_its_call():
+def test_scratch_memory():
     """No cycle holds it until a collection, and a call that is cut into several uses it again."""
     library = devices.EmulatedLibrary(0, 0)
     gc.disable()
@@ -48,7 +48,7 @@ def test_scratch_goes_with_its_call():
         gc.enable()
 
 
-def test_one_native_call_takes_all_samples_that_a_gpu_does_in_a_moment():
+def test_samples_of_one_call():
     mixture = _mixture._mixture(10**6, 1.0, 0.1, 1000, "null", 0, 0, True)
     assert mixture.shards(True) == [(0, 10**6)]
     assert len(mixture.shards(False)) > 10
@@ -57,7 +57,7 @@ def test_one_native_call_takes_all_samples_that_a_gpu_does_in_a_moment():
     assert many[-1][0] + many[-1][1] == 2**33
 
 
-def test_streams_other_than_the_default(cuda):
+def test_other_streams(cuda):
     grads = torch.randn(64, 5000, device="cuda")
     wanted = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
     torch.cuda.synchronize()
@@ -72,7 +72,7 @@ def test_streams_other_than_the_default(cuda):
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # refused before anything is captured
-def test_a_graph_that_is_captured_is_refused(cuda):
+def test_captured_graph(cuda):
     """It would replay one seed's noise, and read small tables where they no longer are."""
     grads = torch.randn(8, 300, device="cuda")
     kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
@@ -81,7 +81,7 @@ def test_a_graph_that_is_captured_is_refused(cuda):
         kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
 
 
-def test_the_second_device(cuda):
+def test_second_device(cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     grads = torch.randn(8, 300, device="cuda:1")

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
-def test_every_allocation_may_fail(tmp_path: Path) -> None:
+def test_failing_allocations(tmp_path: Path) -> None:
     """As SQLite tests itself: the first allocation fails, then the second, … until the call succeeds; and once more
     with all that follow failing too. Nothing is lost, nothing crashes, and the call after it gives the same bits."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")

@@ -28,7 +28,7 @@ SINGLE = {"cos_turn_float": (2**0.5, 2.5e-7), "sin_turn_float": (2**0.5, 2.5e-7)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_error_in_units_of_the_last_place(name):
+def test_error_in_ulps(name):
     x, exact = CASES[name]
     x = np.ascontiguousarray(x)
     got = np.empty_like(x)
@@ -41,7 +41,7 @@ def test_error_in_units_of_the_last_place(name):
     assert max(errors) <= limit, f"{float(max(errors)):.2f} at {x[int(np.argmax(errors))]!r}"
 
 
-def test_two_to_a_power_less_one_by_a_table_of_eighths():
+def test_exp2m1_table():
     """Where the entry of the table is 1 (|y| < 1/16) a few units of the result; elsewhere of 2^y, too: the entry is
     rounded (half a unit), and what the entry and its q make together (one more, q = 1 here: none)."""
     grid = np.arange(-80, 81) / 16  # where one entry gives way to the next
@@ -57,7 +57,7 @@ def test_two_to_a_power_less_one_by_a_table_of_eighths():
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_float32_twins_of_the_same_integers(name):
+def test_float32_twins(name):
     got, wide = np.empty_like(TURNS), np.empty_like(TURNS)
     _C.elementary(name, TURNS.ctypes.data, got.ctypes.data, TURNS.size)
     _C.elementary(name.removesuffix("_float"), TURNS.ctypes.data, wide.ctypes.data, TURNS.size)

@@ -73,13 +73,13 @@ def by_tier(tmp_path_factory):
 
 
 @pytest.mark.skipif(len(TIERS) < 3, reason="needs two tiers with fused multiply-add")
-def test_tiers_with_fused_multiply_add_agree_to_the_bit(by_tier):
+def test_fused_multiply_add(by_tier):
     for name, values in by_tier["avx2"].items():
         np.testing.assert_array_equal(values, by_tier["avx512"][name], err_msg=name)
 
 
 @pytest.mark.skipif(len(TIERS) < 2, reason="needs a tier besides the baseline")
-def test_the_baseline_is_within_its_bound(by_tier):
+def test_baseline_error(by_tier):
     base, wide = by_tier["baseline"], by_tier[TIERS[-1]]
     assert any((base[name] != wide[name]).any() for name in base), "the baseline does not differ: what is tested here?"
     np.testing.assert_array_equal(base["uniform"], wide["uniform"])
