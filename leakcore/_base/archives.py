@@ -199,10 +199,8 @@ def _read_array(stream: IO[bytes], name: str, shape: tuple[int, ...], fortran: b
 
 
 class Expanding(io.RawIOBase):
-    """The bytes that a gzip file holds, as a stream; ValueError where they are more than the file may expand to.
-
-    Damage of any kind (a wrong checksum, a file cut short, bytes after the end) is a ValueError, too.
-    """
+    """The bytes that a gzip file holds, as a stream; ValueError where they are more than the file may expand to. Damage
+    of any kind (a wrong checksum, a file cut short, bytes after the end) is a ValueError, too."""
 
     def __init__(self, path: Path) -> None:
         import gzip

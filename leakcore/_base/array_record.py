@@ -16,10 +16,8 @@ _LISTED = 3
 
 
 class ArrayRecord:
-    """A frozen dataclass whose fields are arrays of NumPy, torch or another library.
-
-    Subclasses are declared with `dataclass(frozen=True, eq=False, repr=False)`, which leaves these methods as they are.
-    """
+    """A frozen dataclass whose fields are arrays of NumPy, torch or another library. Subclasses are declared with
+    `dataclass(frozen=True, eq=False, repr=False)`, which leaves these methods as they are."""
 
     def __repr__(self) -> str:
         from leakcore._base.tables import as_line
@@ -69,10 +67,8 @@ def _described(value: Any) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same: every number, type of element, shape and field; NaN equals NaN.
-
-    A list and a tuple of equal values are equal, as are mappings in any order.
-    """
+    """Whether two values are the same: every number, type of element, shape and field; NaN equals NaN. A list and a
+    tuple of equal values are equal, as are mappings in any order."""
     if one is other:
         return True
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):

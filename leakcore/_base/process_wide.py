@@ -26,10 +26,8 @@ _torch = _Torch()
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread per pool while the block runs. Blocks may overlap, in several threads: the last one lifts the limit.
-
-    A library that is loaded inside the block is not limited: code that uses torch here imports it before.
-    """
+    """One thread per pool while the block runs. Blocks may overlap, in several threads: the last one lifts the limit. A
+    library that is loaded inside the block is not limited: code that uses torch here imports it before."""
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     import threadpoolctl
 

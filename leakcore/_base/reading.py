@@ -54,11 +54,8 @@ def require_allowed(expanded: int, size: int, what: str = "it") -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, open for reading, if it is a regular one or a link to one.
-
-    FileNotFoundError where nothing is; ValueError, which does not name the file, where it is something else or the
-    system refuses.
-    """
+    """The file, open for reading, if it is a regular one or a link to one. FileNotFoundError where nothing is;
+    ValueError, which does not name the file, where it is something else or the system refuses."""
     try:
         _require_regular(os.stat(path))
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

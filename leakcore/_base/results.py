@@ -28,10 +28,8 @@ def without(data: Any, *names: str) -> Any:
 
 
 class Record:
-    """A frozen dataclass that is equal by value, is shown in a few lines, and goes to JSON and back.
-
-    A class attribute `schema` names the form and its version in the JSON, and is checked when it is read.
-    """
+    """A frozen dataclass that is equal by value, is shown in a few lines, and goes to JSON and back. A class attribute
+    `schema` names the form and its version in the JSON, and is checked when it is read."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -30,10 +30,8 @@ def is_boolean(values: Any) -> bool:
 
 
 def ascending(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Places of the scores from the lowest to the highest, along the last axis.
-
-    Equal scores come in a random order, the same for all rows of the array: their own order may tell who is a member.
-    """
+    """Places of the scores from the lowest to the highest, along the last axis. Equal scores come in a random order,
+    the same for all rows of the array: their own order may tell who is a member."""
     shuffled = random.permutation(scores.shape[-1])
     return np.asarray(shuffled[np.argsort(scores[..., shuffled], axis=-1, kind="stable")])
 

@@ -87,10 +87,8 @@ def versions() -> dict[str, str | None]:
 
 
 def process_identity() -> dict[str, Any]:
-    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic.
-
-    A copy of the caller's own.
-    """
+    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic. A
+    copy of the caller's own."""
     import json
 
     out: dict[str, Any] = json.loads(identity_text())

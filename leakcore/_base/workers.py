@@ -45,10 +45,8 @@ class Task(Generic[T]):
 
 
 class Finished(Iterator["Future[T]"]):
-    """Futures, in the order in which they finish; iteration ends when all that were added came out.
-
-    The interpreter waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too.
-    """
+    """Futures, in the order in which they finish; iteration ends when all that were added came out. The interpreter
+    waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too."""
 
     def __init__(self, futures: Iterable[Future[T]] = ()) -> None:
         self._ready: queue.SimpleQueue[Future[T] | None] = queue.SimpleQueue()

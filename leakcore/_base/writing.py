@@ -64,10 +64,8 @@ def write_atomically(path: Path, text: str | bytes, *, private: bool = False) ->
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """A file whose content replaces `path` at the end of the block; where the block raises, nothing is changed.
-
-    As `write_atomically`, for content that arrives in parts. OSError where the system refuses.
-    """
+    """A file whose content replaces `path` at the end of the block; where the block raises, nothing is changed. As
+    `write_atomically`, for content that arrives in parts. OSError where the system refuses."""
     target = Path(os.path.realpath(path, strict=False))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

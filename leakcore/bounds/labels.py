@@ -21,10 +21,8 @@ _SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
 
 @dataclasses.dataclass(frozen=True)
 class LabelTest:
-    """What the attacker computes from the noisy gradient.
-
-    `name` is what `label_epsilon(test=)` calls it; the result quotes `method`, `attacker` and `provenance`.
-    """
+    """What the attacker computes from the noisy gradient. `name` is what `label_epsilon(test=)` calls it; the result
+    quotes `method`, `attacker` and `provenance`."""
 
     name: ClassVar[str]
     method: ClassVar[str]
@@ -170,8 +168,7 @@ def label_epsilon(
 
     One step of binary logistic DP-SGD releases (1/N)Σ_r clip_C(C_r e_r) + noise of σC/N, with C_r = dZ_r/dW and e = p −
     y. The attacker compares the batch with the one in which label r is flipped (Yuan, Xue, Wang and Shen 2022,
-    Algorithm 2). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio"
-    ≤ `replacement`.
+    Algorithm 2). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio" ≤ `replacement`.
 
     Args:
         jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released; leading dimensions are

@@ -247,9 +247,7 @@ def _per_sample(
     model: LayeredModel, names: Sequence[str]
 ) -> Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]:
     """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters.
-
-    Sample by sample where torch cannot batch a layer (an LSTM in float64).
-    """
+    Sample by sample where torch cannot batch a layer (an LSTM in float64)."""
     import torch
 
     value, own = model.loss_of_row(names)

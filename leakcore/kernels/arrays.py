@@ -43,8 +43,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would triple the time it takes to make one
 class Array:
     """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type, its origin, and the
-    library that makes results for it. On a CUDA device `values` is a header: no element may be read.
-    """
+    library that makes results for it. On a CUDA device `values` is a header: no element may be read."""
 
     name: str
     values: np.ndarray

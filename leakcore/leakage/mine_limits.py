@@ -28,10 +28,8 @@ _BLENDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 @dataclasses.dataclass(frozen=True)
 class Likelihoods:
-    """log q(v|u) of a side of classes: of each held-out row's own class, and of each row of the pilot.
-
-    counts: rows of each class. total: how many classes there are, whether or not they occur; q is of shares of all.
-    """
+    """log q(v|u) of a side of classes: of each held-out row's own class, and of each row of the pilot. counts: rows of
+    each class. total: how many classes there are, whether or not they occur; q is of shares of all."""
 
     own: np.ndarray
     pilot: np.ndarray

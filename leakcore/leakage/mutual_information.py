@@ -359,9 +359,7 @@ class _Side:
 
     def rows(self, indices: np.ndarray, training: int) -> _Side:
         """These rows, in this order; classes that the first `training` of them do not hold become one kind, the last.
-
-        The network then is a function of the training rows alone, whatever else the others hold.
-        """
+        The network then is a function of the training rows alone, whatever else the others hold."""
         directions = None if self.directions is None else self.directions[indices]
         if self.codes is None:
             return dataclasses.replace(self, leading=self.leading[indices], directions=directions)

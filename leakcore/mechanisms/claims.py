@@ -19,10 +19,8 @@ from leakcore.numerics import AtomLaw, Bounded, Bracket, DominatingLaws, ExactCu
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Claim(Mechanism):
-    """A claim under whichever relation it was made.
-
-    One under add-remove is one under replacement as well, of twice the distance: a row goes, and another comes.
-    """
+    """A claim under whichever relation it was made. One under add-remove is one under replacement as well, of twice the
+    distance: a row goes, and another comes."""
 
     _relations: ClassVar[tuple[Adjacency, ...]] = ("add-remove", "zero-out", "replace")
 

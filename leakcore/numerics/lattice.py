@@ -487,10 +487,8 @@ class LatticeLaw:
         )
 
     def epsilon(self, log_delta: float, start: float) -> float:
-        """ε with log δ(ε) = log_delta, on the safe side; Newton's steps kept inside a bisection.
-
-        AccuracyError where it lies beyond the window.
-        """
+        """ε with log δ(ε) = log_delta, on the safe side; Newton's steps kept inside a bisection. AccuracyError where it
+        lies beyond the window."""
         first, last = float(self._x[0]), float(self._x[-1])
         low, high = first, last
         at = float(min(max(start, low), high))

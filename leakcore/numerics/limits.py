@@ -306,10 +306,8 @@ def _limits(ranks: np.ndarray, n: int, gamma: float) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _local_level(n: int, level: float) -> float:
-    """The largest γ whose band has the wanted coverage, to three digits from below.
-
-    Missing the band has a logarithm that is nearly linear in that of γ, so a secant finds γ in two or three steps.
-    """
+    """The largest γ whose band has the wanted coverage, to three digits from below. Missing the band has a logarithm
+    that is nearly linear in that of γ, so a secant finds γ in two or three steps."""
     if n == 1:
         return 1 - level
     ranks = _ranks(n, _SPACING)

@@ -237,10 +237,8 @@ def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:
-    """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`.
-
-    They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
-    """
+    """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`. They are
+    kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them."""
     if not top > 0.0:
         raise AccuracyError("no loss lies below the place in question, where the recursion begins")
     steps = math.ceil(math.log(top) / math.log(1.3))

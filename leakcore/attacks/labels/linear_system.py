@@ -211,10 +211,8 @@ def _widened(tolerance: np.ndarray, spread: np.ndarray, how: Conditions, share: 
 def _consistent(
     rows: np.ndarray, total: np.ndarray, rank: int, e: np.ndarray, error: np.ndarray, how: Conditions
 ) -> bool:
-    """Whether what lies of `total` outside the span of the rows may be rounding and noise.
-
-    e: (N, K) bounds on the true magnitudes; error: (K,) bounds on the norm of what rounding did to each column.
-    """
+    """Whether what lies of `total` outside the span of the rows may be rounding and noise. e: (N, K) bounds on the true
+    magnitudes; error: (K,) bounds on the norm of what rounding did to each column."""
     n, width = rows.shape
     if rank == width or not np.isfinite(error).all():
         return True
@@ -296,10 +294,8 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
 
 
 def with_last_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last.
-
-    A row is identifiable if each of its K − 1 residuals is.
-    """
+    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last. A row is identifiable if each
+    of its K − 1 residuals is."""
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))

@@ -58,8 +58,7 @@ def poisoning_scores(
         ensemble: the mechanism under audit; where rows are added, it must have an expected_batch_size.
         poisoning: the two data sets, as `Backdoor.poison` or `ClipBKD.poison` return them.
         trials: how many, or which, as range(first, stop).
-        execution: threads, workers, checkpoint and progress, which counts models; None: as
-            `dpsgd.Execution()`.
+        execution: threads, workers, checkpoint and progress, which counts models; None: as `dpsgd.Execution()`.
 
     Returns:
         `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.

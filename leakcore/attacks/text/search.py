@@ -100,10 +100,8 @@ class SecondLayer:
         return Passed(list(sequences), worst, self._needed(inputs), True)
 
     def _needed(self, inputs: list[torch.Tensor]) -> list[bool]:
-        """Whether no position of a sequence is a combination of all others, where together they fill the span.
-
-        A false position that passes lies in the span of the true ones: it is a combination, and so are these with it.
-        """
+        """Whether no position of a sequence is a combination of all others, where together they fill the span. A false
+        position that passes lies in the span of the true ones: it is a combination, and so are these with it."""
         if not inputs:
             return []
         vectors = torch.nn.functional.normalize(torch.cat(inputs), dim=1)

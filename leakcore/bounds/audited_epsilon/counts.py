@@ -222,10 +222,8 @@ def _trials(trials: Any) -> tuple[int, int]:
 def _event_and_complement(
     likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: RefutableClaim
 ) -> tuple[float, float]:
-    """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
-
-    The complement's limits come from the complementary counts: 1 − limit would cancel when the limit is close to 1.
-    """
+    """What the event and its complement prove, from the lower limit of one side and the upper limit of the other. The
+    complement's limits come from the complementary counts: 1 − limit would cancel when the limit is close to 1."""
     (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
     event = claim.proved(_limits(h_hi, n_hi, level)[0], _limits(h_lo, n_lo, level)[1])
     complement = claim.proved(_limits(n_lo - h_lo, n_lo, level)[0], _limits(n_hi - h_hi, n_hi, level)[1])

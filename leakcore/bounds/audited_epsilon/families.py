@@ -245,8 +245,7 @@ class RefutableClaim:
 
     def proved(self, p_hi: float, p_lo: float) -> float:
         """The least parameter (ε, μ of "gdp", or a mechanism's scale) of one row that allows an event of probabilities
-        p_hi and p_lo > 0.
-        """
+        p_hi and p_lo > 0."""
         if self.mechanism is not None:
             roc, limit = self.mechanism.roc, np.array(p_lo)
             return largest_refuted(lambda scale: float(roc(scale)(limit)) < p_hi) if p_lo < p_hi else 0.0
@@ -256,8 +255,7 @@ class RefutableClaim:
 
     def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
         """`proved` of many pairs; 0 where p_lo is. For a mechanism it is μ of "gdp", which ranks pairs much alike: it
-        only chooses which event is counted on other trials.
-        """
+        only chooses which event is counted on other trials."""
         if self.family == "dp" and self.delta > 0 and self.k > 1:
             pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
             return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])

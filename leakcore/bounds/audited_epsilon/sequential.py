@@ -55,11 +55,8 @@ class Curve:
         return np.array([ratio, 1 / ratio]), np.array([start, 1 - (1 - start) / ratio])
 
     def most(self, parameter: float) -> float:
-        """The largest factor of one pair, from above.
-
-        Where in is at the top with probability T(q) and out at the bottom with 1 − q, the mean factor is at most 1. So
-        the factor is at most 1/(T(q)(1 − q)), for every q.
-        """
+        """The largest factor of one pair, from above. Where in is at the top with probability T(q) and out at the
+        bottom with 1 − q, the mean factor is at most 1. So the factor is at most 1/(T(q)(1 − q)), for every q."""
         q = special.expit(np.linspace(-30.0, 0.0, 4001))
         return float(1 / (allowed(q, parameter, self.family, self.delta, self.k) * (1 - q)).max())
 

@@ -140,10 +140,8 @@ class Kappa:
     def fields(
         self, log_value: np.ndarray, log_low: np.ndarray | None, log_high: np.ndarray | None, *, proved: bool = False
     ) -> dict[str, Any]:
-        """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward.
-
-        The low limit is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too.
-        """
+        """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward. The low limit
+        is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too."""
         kappa = self.plain
         value = np.exp(log_value)
         with np.errstate(invalid="ignore", divide="ignore"):

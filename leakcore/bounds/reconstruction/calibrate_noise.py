@@ -200,11 +200,8 @@ def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:
 
 
 def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
-    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it.
-
-    And whether it is the least for which the bound could be computed instead: little noise may be too little for the
-    numerics.
-    """
+    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it. And whether it
+    is the least for which the bound could be computed instead: little noise may be too little for the numerics."""
     unreachable: list[float] = []
 
     def gap(sigma: float) -> float:
