@@ -272,7 +272,8 @@ def gradient(
         `GradientReconstruction`.
 
     Guarantees:
-        A run's result is a pure function of its trace and these settings, on one machine and torch build.
+        A run's result is a pure function of its trace and these settings, on one machine and torch build. ValueError or
+        TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -344,7 +345,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         (runs, points) float64.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
