@@ -418,15 +418,10 @@ def _key(key: str, kind: Any, where: str) -> Any:
 
 
 def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> Any:
-    """What strict JSON can hold; `from_plain(…, kind)` makes an equal value of it.
+    """What strict JSON can hold; `from_plain(…, kind)` makes an equal value of it. TypeError for what no file holds.
 
-    Args:
-        value: made of dataclasses, tuples, lists, mappings, NumPy arrays without objects, text, numbers and None.
-        kind: the type that the reader will expect; None: the value's own.
-        arrays: where arrays go, by their place in the value; None: into the JSON.
-
-    Raises:
-        TypeError: for anything else.
+    kind: the type that the reader will expect; None: the value's own. arrays: where arrays go, by their place in the
+    value; None: into the JSON.
     """
     with one_value():
         return Writer(arrays).write(value, type(value) if kind is None else kind, "")
@@ -435,16 +430,11 @@ def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> A
 def from_plain(
     plain: Any, kind: Any, *, classes: Iterable[type] = (), arrays: Mapping[str, np.ndarray] | None = None
 ) -> Any:
-    """The value that `to_plain` was given.
+    """The value that `to_plain` was given, of type `kind`; ValueError names the place in it, what is there, and what
+    must be.
 
-    Args:
-        plain: as JSON was read.
-        kind: a dataclass, or any annotation: what the value must be.
-        classes: further dataclasses that may be made where an annotation leaves it open.
-        arrays: those that are stored next to the JSON.
-
-    Raises:
-        ValueError: that names the place in the value, what is there, and what must be.
+    classes: further dataclasses that may be made where an annotation leaves it open. arrays: those stored next to the
+    JSON.
     """
     with _bounded():
         return Reader(classes, arrays or {}).read(plain, kind, "")

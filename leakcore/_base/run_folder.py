@@ -40,13 +40,8 @@ if TYPE_CHECKING:
 
 def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
     """What a run is bound to: pieces of another configuration, seed, version, source or arithmetic would give another
-    report. Pieces of a folder are held to what is asked of a worker.
-
-    Args:
-        command: what was asked for.
-        config: everything that defines it, JSON-ready.
-        seed: seed of its randomness.
-    """
+    report. Pieces of a folder are held to what is asked of a worker. `config` is JSON-ready and defines all but the
+    seed."""
     return {"command": command, "config": config, "seed": seed, **process_identity()}
 
 

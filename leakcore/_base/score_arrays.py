@@ -47,15 +47,11 @@ def label_like(values: np.ndarray) -> bool:
 
 
 def require_no_labels(sides: Mapping[str, Any], arrays: Mapping[str, np.ndarray], remedy: str) -> None:
-    """ValueError where one of two arrays holds labels, and not scores of one side.
+    """ValueError where one of two arrays of scores looks like labels; `sides` as they came, by argument, `arrays` in
+    float64.
 
     These are refused: truth values; and an array of only 0 and 1 (or -1 and 1) whose other side has as many entries and
     other values. Counts are scores: integers are let through where both sides have some of the two values.
-
-    Args:
-        sides: two arrays by the name of their argument, as they came.
-        arrays: the same as float64.
-        remedy: what to do, after a colon.
     """
     for name, other in (tuple(arrays), tuple(arrays)[::-1]):
         if is_boolean(sides[name]):

@@ -63,11 +63,7 @@ def missing(error: ModuleNotFoundError, what: str = "") -> ModuleNotFoundError |
 
 
 def need(*modules: str) -> None:
-    """Refuse to go on without these modules, before any work.
-
-    Raises:
-        ModuleNotFoundError: names the extras that bring what is missing.
-    """
+    """Refuse to go on without these modules, before any work: ModuleNotFoundError names the extras that bring them."""
     if lacking := absent(*modules):
         raise ModuleNotFoundError(sentence(lacking), name=lacking[0])
 

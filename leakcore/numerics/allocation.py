@@ -28,14 +28,8 @@ _MOST_TRADED = 0.45
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairAtoms:
-    """Atoms of a pair in increasing loss; μ's log mass of an atom is log_nu + losses.
-
-    Attributes:
-        losses: log μ/ν of each atom.
-        log_nu: log of ν's masses.
-        log_mu_lost: log of μ's mass that the atoms lack, which counts as a loss of ∞.
-        log_nu_lost: log of ν's mass that they lack, which counts as a loss of −∞.
-    """
+    """Atoms of a pair in increasing loss log μ/ν; μ's log mass of an atom is log_nu + losses. The mass of μ that the
+    atoms lack counts as a loss of ∞, that of ν as one of −∞."""
 
     losses: np.ndarray
     log_nu: np.ndarray
@@ -135,11 +129,7 @@ _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
 class AllocationPair:
     """One epoch of random allocation to b batches with noise σ; μ is P, with the row, and ν is Q.
 
-    Args:
-        sigma: noise multiplier.
-        batches: b.
-        log_lost: log of the mass that may be left out at either end.
-        bits: log₂ of the points of each level's grid.
+    log_lost: log of the mass that may be left out at either end. bits: log₂ of the points of each level's grid.
     """
 
     def __init__(self, sigma: float, batches: int, log_lost: float = -_LEAST_LOST, bits: int = _BITS) -> None:

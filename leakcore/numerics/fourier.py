@@ -22,14 +22,9 @@ _FREQUENCY_LIMIT = 50_000
 
 
 class TiltedLaw:
-    """The law of the privacy loss tilted by θ, as a Fourier series on a window.
-
-    Args:
-        loss: the privacy loss.
-        theta: θ.
-        refine: factor by which every grid is finer and the window wider; two such laws, compared, estimate the error.
-        effort: factor of the usual work that is allowed.
-    """
+    """The law of the privacy loss tilted by θ, as a Fourier series on a window. By `refine` every grid is finer and the
+    window wider; two such laws, compared, estimate the error. `effort` is the factor of the usual work that is
+    allowed."""
 
     def __init__(self, loss: PrivacyLoss, theta: float, refine: float = 1.0, effort: float = 1.0) -> None:
         self.theta, self._effort = theta, effort

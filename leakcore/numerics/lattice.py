@@ -78,14 +78,9 @@ class Grid(NamedTuple):
 
 
 class LossCells:
-    """The masses of one step between half points, from which both laws are made.
-
-    Args:
-        grid: points of the lattice.
-        log_nu: log of ν's mass between neighbouring `Grid.edges`.
-        log_other: the same under μ, or under what a subclass makes μ from.
-        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
-    """
+    """The masses of one step between neighbouring `Grid.edges`, half points, from which both laws are made: logs of
+    ν's, and of μ's or what a subclass makes μ from. log_infinite: of μ's mass where ν has none, and of ν's where μ has
+    none."""
 
     def __init__(
         self,

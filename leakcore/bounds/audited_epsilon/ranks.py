@@ -51,12 +51,10 @@ class Refuted(NamedTuple):
 
 
 def refuted(likelier: np.ndarray, claim: RefutableClaim, error: float) -> Refuted:
-    """The largest parameter that the order of the scores refutes at an error.
+    """The largest parameter that the order of the scores refutes at an error over all ranks together.
 
-    Args:
-        likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest.
-        claim: what is tested; its confidence and direction are not used.
-        error: over all ranks together.
+    likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest. The claim's
+    confidence and direction are not used.
     """
     n, m = int(likelier.sum()), int((~likelier).sum())
     family: Family = "gdp" if claim.family == "gdp" else "dp"
@@ -195,15 +193,11 @@ class RankScores:
     """The event that the scores of the likelier side have at least this sum of rank scores.
 
     m scores of the other side divide all scores into cells, by ranks that depend on m alone. A cell's rank score is the
-    logarithm of how much likelier the claimed curve makes it for the likelier side: a number fixed before the trials.
-    The ranks cut the other side's distribution at shares T of a Dirichlet law. Given them, scores under any mechanism
-    with at most this curve R are above the k-th cut with probability at most R(T_k), so their sum is stochastically at
-    most that of independent ones that attain R(T_k): its law is simulated, with Clopper–Pearson limits.
-
-    Args:
-        likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest.
-        claimed: the curve by which cells are weighed. Any would be valid.
-        seed: seed of the simulation.
+    logarithm of how much likelier the claimed curve (any is valid) makes it for the likelier side: a number fixed
+    before the trials. The ranks cut the other side's distribution at shares T of a Dirichlet law. Given them, scores
+    under any mechanism with at most this curve R are above the k-th cut with probability at most R(T_k), so their sum
+    is stochastically at most that of independent ones that attain R(T_k): its law is simulated by `seed`, with
+    Clopper–Pearson limits. `likelier` is as in `refuted`.
     """
 
     def __init__(self, likelier: np.ndarray, claimed: Roc, seed: int) -> None:
