@@ -249,12 +249,9 @@ _MOST_MEMBERS = 2**12
 
 
 def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
-    """Contents by the last part of each file's name; all of them, or the ones in `names` that are there.
-
-    Links, devices and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError,
-    which says what is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what
-    `reading` allows.
-    """
+    """Contents by the last part of each file's name; all of them, or the ones in `names` that are there. Links, devices
+    and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError, which says what
+    is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what `reading` allows."""
     import tarfile
 
     contents: dict[str, bytes] = {}

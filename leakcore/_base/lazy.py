@@ -19,11 +19,9 @@ _SHARED = '"""For leakcore\'s other packages: no promise to users."""'
 
 
 class _Package(types.ModuleType):
-    """A package in which a name stays what its stub says, where a module or a folder has the same name.
-
-    Python binds every imported module to its package: `attacks/labels/last_layer.py` would take the place of the
-    function `last_layer`.
-    """
+    """A package in which a name stays what its stub says, where a module or a folder has the same name. Python binds
+    every imported module to its package: `attacks/labels/last_layer.py` would take the place of the function
+    `last_layer`."""
 
     _names: frozenset[str]
     _modules: frozenset[str]

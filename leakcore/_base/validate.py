@@ -299,11 +299,9 @@ _TORCH_ROUNDOFF = {
 
 
 def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float]:
-    """A finite float64 array on the host, and the unit roundoff of the precision it came in (2⁻⁵³ for integers).
-
-    Takes NumPy arrays, nested sequences and torch tensors (recognised without importing torch) that live on the CPU
-    and do not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway.
-    """
+    """A finite float64 array on the host, and the unit roundoff of the precision it came in (2⁻⁵³ for integers). Takes
+    NumPy arrays, nested sequences and torch tensors (recognised without importing torch) that live on the CPU and do
+    not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway."""
     name, value = _one(kwargs)
     out = _doubles(name, value, "an array of real numbers")
     if finite and not np.isfinite(out).all():

@@ -167,12 +167,9 @@ def _any(kernel: str, name: str, x: Any) -> Array:
 
 
 def read(kernel: str, name: str, x: Any) -> Array:
-    """A caller's floating-point array, without a copy.
-
-    Raises TypeError (not an array, masked, sparse, integer or otherwise unsupported type) and ValueError (requires
-    grad, wrong device, a CUDA array in a CPU-only build, byte order or alignment); each names the kernel and the
-    argument.
-    """
+    """A caller's floating-point array, without a copy. Raises TypeError (not an array, masked, sparse, integer or
+    otherwise unsupported type) and ValueError (requires grad, wrong device, a CUDA array in a CPU-only build, byte
+    order or alignment); each names the kernel and the argument."""
     array = _any(kernel, name, x)
     values = array.values
     if array.dtype not in _DTYPE_CODES:

@@ -64,10 +64,8 @@ def lower_limit(table: np.ndarray, pilot: np.ndarray, alpha: float, likelihoods:
 
 def lowest_entropy(counts: np.ndarray, alpha: float, total: int) -> float:
     """P(limit > H) ≤ α of the entropy of at most `total` classes, from how often each occurred in independent draws.
-
     Each share lies between exact limits, those of all `total` classes together; −p log p is concave, so its least value
-    is at one of them. Which classes there are must not have been chosen on these draws.
-    """
+    is at one of them. Which classes there are must not have been chosen on these draws."""
     occurred = counts[counts > 0]
     if len(occurred) < 2:
         return 0.0

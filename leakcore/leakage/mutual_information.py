@@ -436,11 +436,9 @@ MOST_PAIRS = 20_000_000
 
 
 def screen(columns: np.ndarray, other: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` columns (n, d) most correlated on these training rows with a column of `other` (n, k).
-
-    The score of a column is its largest absolute correlation, or that of its distance from its median (which shows what
-    its sign hides), with any column of `other`. The rows on which columns are not chosen can still be held out.
-    """
+    """Indices of the `count` columns (n, d) most correlated on these training rows with a column of `other` (n, k). The
+    score of a column is its largest absolute correlation, or that of its distance from its median (which shows what its
+    sign hides), with any column of `other`. The rows on which columns are not chosen can still be held out."""
     some, target = columns[rows], _standardised(other[rows])
     scores = np.zeros(columns.shape[1])
     width = max(1, MOST_PAIRS // max(len(rows), target.shape[1]))

@@ -253,11 +253,9 @@ _PAD = 0.01
 
 
 class CoarseLaw:
-    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound.
-
-    Steps are known for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of
-    certain losses and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together.
-    """
+    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound. Steps are known
+    for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of certain losses
+    and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together."""
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -389,11 +387,9 @@ class Tails(NamedTuple):
 
 
 class LatticeLaw:
-    """sign·L under the tilt on a window, from above (`dominating`) or below, for δ(ε), ε(δ) and the blow-up.
-
-    sign is 1 for "remove", where θ = 1 + gap, and −1 for "add", where θ = −gap; δ(ε) = e^{K − gap·ε}·Σ_x g(x)
-    e^{−gap·(x − ε)}·(1 − e^{−(x − ε)}) over x > ε in both.
-    """
+    """sign·L under the tilt on a window, from above (`dominating`) or below, for δ(ε), ε(δ) and the blow-up. sign is 1
+    for "remove", where θ = 1 + gap, and −1 for "add", where θ = −gap; δ(ε) = e^{K − gap·ε}·Σ_x g(x) e^{−gap·(x − ε)}·(1
+    − e^{−(x − ε)}) over x > ε in both."""
 
     def __init__(
         self, coarse: CoarseLaw, window: Window, spacing: float, size: int, cells: list[LossCells], dominating: bool

@@ -39,10 +39,8 @@ _CHUNK = 1 << 16
 
 class Profile:
     """h_n on [0, top] for all the steps of `loss`, which has no Gaussian part. `refine` > 1 makes every grid finer.
-
     `theta` is the tilt of the tail that is wanted: h falls like e^{−(θ−1)y} there, and single steps reach z = θ/σ. What
-    is interpolated is h·e^{(θ−1)y}, which is flatter.
-    """
+    is interpolated is h·e^{(θ−1)y}, which is flatter."""
 
     def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
         if loss.gaussian_variance > 0.0 or len(loss.groups) > _GROUP_LIMIT:

@@ -184,10 +184,8 @@ def agree_with_probabilities(
     residuals: np.ndarray, tolerance: np.ndarray, probs: np.ndarray, doubt: np.ndarray
 ) -> bool:
     """Whether (n, K) may be residuals c·(p − y) of these probabilities, c in [0, 1] for each row, as clipping makes it.
-
     Then each lies in [p − 1, p], and for the label's class y and any other class k, e_k·(1 − p_y) = −e_y·p_k. Labels
-    that are smoothed or mixed, other losses, and a gradient's negative mostly do not.
-    """
+    that are smoothed or mixed, other losses, and a gradient's negative mostly do not."""
     allowed = tolerance + doubt
     if not ((probs - 1.0 - allowed <= residuals) & (residuals <= probs + allowed)).all():
         return False
@@ -253,11 +251,9 @@ def _rounding(
     forward: np.ndarray,
     scale: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,).
-
-    The true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is
-    at most |residual| + bound, which gives a better one; the third pass changes nothing that matters.
-    """
+    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,). The
+    true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is at
+    most |residual| + bound, which gives a better one; the third pass changes nothing that matters."""
     rate = growth(rows.shape[0], how.roundoff)
     if rate == math.inf:
         return np.full(residuals.shape, scale), np.full(residuals.shape[1], np.inf)

@@ -32,11 +32,9 @@ _SHARES: dict[Family, tuple[float, float, float, float, float]] = {
 
 
 class Ranks(NamedTuple):
-    """The event that at least `above` scores of the likelier side are above the `rank`-th of the other side.
-
-    In the lower tail sides and order are swapped: at least `above` of the other side are below the `rank`-th lowest of
-    the likelier side.
-    """
+    """The event that at least `above` scores of the likelier side are above the `rank`-th of the other side. In the
+    lower tail sides and order are swapped: at least `above` of the other side are below the `rank`-th lowest of the
+    likelier side."""
 
     rank: int
     above: int
@@ -128,11 +126,9 @@ class _Test(NamedTuple):
         return _parameter(self, error) if self.probability(least) <= error else least
 
     def probability(self, parameter: float) -> float:
-        """Of the event, at most, for a mechanism that the parameter allows.
-
-        The share of the other side above its `rank`-th score has a distribution Beta(rank, m − rank + 1), and the curve
-        says how many likelier scores may be above a share.
-        """
+        """Of the event, at most, for a mechanism that the parameter allows. The share of the other side above its
+        `rank`-th score has a distribution Beta(rank, m − rank + 1), and the curve says how many likelier scores may be
+        above a share."""
         shares, masses = _order_statistic(self.rank, self.m)
         most = allowed(shares, parameter, self.family, self.delta, self.k)
         mean = dot(masses, special.betainc(self.above, self.n - self.above + 1.0, most))
