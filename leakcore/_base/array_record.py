@@ -72,7 +72,10 @@ def equal(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return _equal_arrays(one, other)
+        if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+            return False
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return same and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
     if dataclasses.is_dataclass(one) and not isinstance(one, type):
         names = [f.name for f in dataclasses.fields(one) if f.compare]
         return type(one) is type(other) and all(equal(getattr(one, n), getattr(other, n)) for n in names)
@@ -83,14 +86,6 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
     return bool(one == other) or bool(one != one and other != other)
-
-
-def _equal_arrays(one: Any, other: Any) -> bool:
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return False
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def _is_array(value: Any) -> bool:

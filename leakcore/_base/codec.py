@@ -199,8 +199,8 @@ class Writer:
             (arguments(o, 2) for o in options(kind) if is_mapping(typing.get_origin(o) or o)), (Any, Any)
         )
         written = {k: self.write(v, inside, f"{where}.{k}".lstrip(".")) for k, v in value.items()}
-        plain = all(isinstance(k, str) for k in written) and not _looks_special(written)
-        if plain:
+        special = "class" in written or set(written) in (*TAGS, {"array"})
+        if not special and all(isinstance(k, str) for k in written):
             return {str(k): v for k, v in written.items()}
         if keys is int:
             return {str(int(k)): v for k, v in written.items()}
@@ -215,11 +215,6 @@ class Writer:
                     return [self.write(v, h, f"{where}.{i}".lstrip(".")) for i, (v, h) in enumerate(parts)]
         parts_of_any = [self.write(v, Any, f"{where}.{i}".lstrip(".")) for i, v in enumerate(value)]
         return parts_of_any if isinstance(value, list) else {"tuple": parts_of_any}
-
-
-def _looks_special(written: Mapping[Any, Any]) -> bool:
-    keys = set(written)
-    return "class" in keys or keys in (*TAGS, {"array"})
 
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,307}")

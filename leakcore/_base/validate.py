@@ -172,11 +172,12 @@ def settings(kind: Callable[[], _T], **kwargs: Any) -> _T:
     return value  # type: ignore[no-any-return]
 
 
-def executor(**kwargs: Any) -> None:
-    """TypeError where the value is neither None nor a `concurrent.futures.Executor`."""
+def executor(**kwargs: Any) -> Executor | None:
+    """The value; TypeError where it is neither None nor a `concurrent.futures.Executor`."""
     name, value = _one(kwargs)
     if value is not None and not isinstance(value, Executor):
         raise TypeError(f"`{name}` must be a concurrent.futures.Executor or None, got {value!r}")
+    return value
 
 
 def callback(**kwargs: Any) -> None:

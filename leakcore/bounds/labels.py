@@ -107,11 +107,6 @@ class LikelihoodRatioTest(_SeparationTest):
 TESTS: dict[str, type[LabelTest]] = {kind.name: kind for kind in (SignTest, ThresholdTest, LikelihoodRatioTest)}
 
 
-def _parse_test(test: str | LabelTest) -> LabelTest:
-    """The test of that name, without options, or the object itself."""
-    return test if isinstance(test, LabelTest) else TESTS[validate.one_of(*TESTS, test=test)]()
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelEpsilon(Result):
     """Label-ε of the worst row of each batch: a deterministic lower bound, one label flipped ("replace").
@@ -203,7 +198,7 @@ def label_epsilon(
     if not 1e-290 < clip < 1e290:
         raise ValueError(f"`max_grad_norm` must be in (1e-290, 1e290), got {clip!r}")
     slack = validate.below_one(delta=delta)
-    chosen = _parse_test(test)
+    chosen = test if isinstance(test, LabelTest) else TESTS[validate.one_of(*TESTS, test=test)]()
     which, compose = chosen.name, chosen.composes
     rows, norms, e = _parse_rows(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):

@@ -61,8 +61,7 @@ class LayeredModel:
             least: smallest number of inputs.
 
         Raises:
-            ValueError: names the argument.
-            TypeError: for an argument of another type.
+            ValueError, TypeError: for an argument that is not allowed, which the text names.
         """
         import torch
 
@@ -200,8 +199,7 @@ def layer_gradients(
         {layer: (rows, parameters of the layer) float32}.
 
     Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument, its value and what is allowed.
 
     Guarantees:
         The result is deterministic for one machine, torch build and number of torch threads.

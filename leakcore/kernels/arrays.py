@@ -81,12 +81,6 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
         )
 
 
-def _bits(x: Any, narrow: bool) -> np.ndarray:
-    """A tensor's own memory: of bfloat16, which NumPy has no type for, the bits."""
-    values: np.ndarray = (x.view(sys.modules["torch"].int16) if narrow else x).numpy()
-    return values
-
-
 def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
     on_cpu = x.is_cpu
@@ -108,7 +102,8 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     narrow = x.dtype == torch.bfloat16
     try:
         with array_memory.untransformed():
-            values = _bits(whole, narrow)
+            # Of bfloat16, which NumPy has no type for, the bits.
+            values: np.ndarray = (whole.view(torch.int16) if narrow else whole).numpy()
     except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
         if dtype not in _DTYPE_CODES and dtype != "bool":  # of eight bits

@@ -42,8 +42,7 @@ class FixedSize(Mechanism):
         steps: T ≥ 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms

@@ -207,8 +207,7 @@ def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
         distance. δ = 0 or m = ∞ give ∞ where m > 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic, to a few units in the last place of the profile as floats represent it.

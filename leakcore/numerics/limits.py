@@ -269,8 +269,7 @@ def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
         L_0, …, L_n, (n + 1,) float64.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Holds for every F and finite n; a discrete F only makes it safer. The probability is computed exactly, and what

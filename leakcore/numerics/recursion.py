@@ -50,7 +50,11 @@ class Profile:
         self._theta = max(theta, 1.0)
         self._slope = _flattening(loss, self._theta - 1.0, top)
         self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine)
-        self._reference, self._barycentric = _chebyshev(self._order)
+        # Nodes in (0, 1) and barycentric weights of Chebyshev points of the first kind.
+        each = np.arange(self._order)
+        angle = (each + 0.5) * math.pi / self._order
+        self._reference = 0.5 * (1.0 - np.cos(angle))
+        self._barycentric = np.where(each % 2 == 0, 1.0, -1.0) * np.sin(angle)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
         work = float(len(self.nodes)) ** 2 * sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
@@ -226,12 +230,6 @@ def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> n
             raise AccuracyError(_TOO_WIDE)
     edges[-1] = top
     return np.array(edges)
-
-
-def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes in (0, 1) and barycentric weights (Chebyshev points of the first kind)."""
-    angle = (np.arange(order) + 0.5) * math.pi / order
-    return 0.5 * (1.0 - np.cos(angle)), np.where(np.arange(order) % 2 == 0, 1.0, -1.0) * np.sin(angle)
 
 
 def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:

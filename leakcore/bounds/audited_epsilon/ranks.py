@@ -76,7 +76,9 @@ def _chosen(likelier: np.ndarray, family: Family) -> Iterator[tuple[float, Ranks
         above = others - np.arange(m)  # likelier scores above each of the others
         chains = [(tail, *_tail_chain(n, m))]
         if not reverse:
-            chains.append((equal, *_equal_chain(n, m)))
+            # As many of the other side above, in share, as there are likelier scores below.
+            every = np.arange(1, m + 1)
+            chains.append((equal, every, np.maximum(1, np.ceil(n * (1 - (every - 0.5) / m))).astype(np.int64)))
         single = _between(m)
         chains += [
             (middle * 2.0**-i / (2 - 2.0 ** (1 - len(single))), np.array([rank]), np.ones(1, dtype=np.int64))
@@ -97,12 +99,6 @@ def _tail_chain(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     least = np.ceil(0.85 * n / np.sqrt(ranks)).astype(np.int64)
     least[-1] = 1
     return ranks, least
-
-
-def _equal_chain(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """As many of the other side above, in share, as there are likelier scores below."""
-    ranks = np.arange(1, m + 1)
-    return ranks, np.maximum(1, np.ceil(n * (1 - (ranks - 0.5) / m))).astype(np.int64)
 
 
 def _between(m: int) -> list[int]:

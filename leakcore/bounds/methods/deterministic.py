@@ -79,9 +79,11 @@ _LEAST_ROUNDING = 1e-10
 
 @dataclasses.dataclass(frozen=True)
 class PLD(Method):
-    """σ > 0, by dp-accounting: slower than `Exact`, and not tight. The interval is (optimistic, pessimistic), the value
-    its upper end. Without dp-accounting it raises ImportError, which names the package to install (`pip install
-    leakcore[accounting]`)."""
+    """σ > 0, by dp-accounting: slower than `Exact`, and not tight.
+
+    The interval is (optimistic, pessimistic), the value its upper end. Without dp-accounting it raises ImportError,
+    which names the package to install (`pip install leakcore[accounting]`).
+    """
 
     name: ClassVar[str] = "pld"
 

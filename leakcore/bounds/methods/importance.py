@@ -58,8 +58,7 @@ class Importance(SampledLimits):
         executor: maps shards of the draws; the answer has the same bits without it.
 
     Raises:
-        ValueError: for a value that is not allowed, or too few samples for the confidence.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, or too few samples for the confidence.
 
     Example:
         >>> from leakcore import bounds

@@ -184,17 +184,12 @@ def _device(value: Any) -> Any:
     return value
 
 
-def _executor(value: Any) -> Any:
-    validate.executor(executor=value)
-    return value
-
-
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "num_samples": lambda value: validate.integer(1, _MAX_SAMPLES, num_samples=value),
     "confidence": lambda value: validate.confidence(confidence=value),
     "seed": lambda value: validate.seed(seed=value),
     "device": _device,
-    "executor": _executor,
+    "executor": lambda value: validate.executor(executor=value),
 }
 """The options that `reconstruction` takes as keywords, and how each is checked, whichever method has it."""
 

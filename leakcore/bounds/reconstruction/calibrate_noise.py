@@ -84,8 +84,7 @@ def calibrate_noise(
         `epsilon_noise_multiplier` is inf where δ leaves no room.
 
     Raises:
-        ValueError: for a value that is not allowed, and for γ ≤ κ, unless nothing leaks.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, and for γ ≤ κ, unless nothing leaks.
         AccuracyError: (an ArithmeticError) where the exact bound reaches no σ that suffices.
 
     Guarantees:
