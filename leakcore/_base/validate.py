@@ -163,13 +163,13 @@ def instance(*kinds: type, **kwargs: Any) -> None:
         raise TypeError(f"`{name}` must be of type {either(k.__name__ for k in kinds)}, got {type(value).__name__}")
 
 
-def settings(kind: Callable[[], _T], **kwargs: Any) -> _T:
+def settings(kind: type[_T], **kwargs: Any) -> _T:
     """The value, an object of this class, or where it is None one with the defaults."""
     _, value = _one(kwargs)
-    if value is None:
-        return kind()
-    instance(kind, **kwargs)  # type: ignore[arg-type]
-    return value  # type: ignore[no-any-return]
+    if value is not None:
+        instance(kind, **kwargs)
+    out: _T = kind() if value is None else value
+    return out
 
 
 def executor(**kwargs: Any) -> Executor | None:

@@ -408,9 +408,11 @@ def scores(
                 f"`references` must be observed at the {target.losses.shape[1]} rows of `target`, got "
                 f"{references.losses.shape[1]} rows"
             )
-    if isinstance(own, _BY_REFERENCES) and references is None:
+    if not isinstance(own, _BY_REFERENCES):
+        return own.score(target, references)
+    if references is None:
         raise ValueError(f"`references` must be given for {own}, got None")
-    return own.score(target, references)  # type: ignore[arg-type]
+    return own.score(target, references)
 
 
 def _attack(attack: Any) -> Attack:
