@@ -58,14 +58,13 @@ def poisoning_scores(
         ensemble: the mechanism under audit; where rows are added, it must have an expected_batch_size.
         poisoning: the two data sets, as `Backdoor.poison` or `ClipBKD.poison` return them.
         trials: how many, or which, as range(first, stop).
-        execution: threads, workers, checkpoint and progress, which counts models; None: as
-            `dpsgd.Execution()`.
+        execution: threads, workers, checkpoint and progress, which counts models; None: as `dpsgd.Execution()`.
 
     Returns:
         `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.
 
     Guarantees:
-        Deterministic on one machine.
+        Deterministic on one machine. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -106,7 +105,7 @@ def poisoning_sweep(
         is valid by itself, and so is a choice that was made on other trials).
 
     Guarantees:
-        As `poisoning_scores`.
+        As `poisoning_scores`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -203,7 +202,8 @@ def crafted_gradient_scores(
         `PoisoningScores`, k = 1, adjacency add-remove.
 
     Guarantees:
-        Deterministic on one machine. Trials share no randomness with the references.
+        Deterministic on one machine. Trials share no randomness with the references. ValueError or TypeError names an
+        argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -98,7 +98,8 @@ def reconstruction_game(
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
-        over all of them. Adjacency: add/remove; zero-out for shuffled batches, replace for fixed-size ones.
+        over all of them. Adjacency: add/remove; zero-out for shuffled batches, replace for fixed-size ones. ValueError
+        or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -148,7 +149,7 @@ def reconstruction_games(
         {method: `ReconstructionGame`}.
 
     Guarantees:
-        As `reconstruction_game`.
+        As `reconstruction_game`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """One way to draw batches: what the attacker knows of them and subtracts, in words, and the bound's adjacency.
-
     batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows would
-    let an attack on a correct mechanism lie above it.
-    """
+    let an attack on a correct mechanism lie above it."""
 
     batches: Literal["common", "all", "none"]
     adjacency: Adjacency

@@ -395,7 +395,7 @@ def reconstructor(
 
     Guarantees:
         Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no
-        work to distribute, unlike in `shadow_models`.
+        work to distribute, unlike in `shadow_models`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
