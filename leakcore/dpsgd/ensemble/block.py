@@ -24,7 +24,7 @@ from leakcore.dpsgd.ensemble.passes import (
     Pass,
     RowGroup,
 )
-from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
+from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows
 from leakcore.kernels import EnsembleRows, EnsembleSums
 
 
@@ -164,7 +164,7 @@ class Trainer:
         self._probes = probes
         blocks = [gathered_rows(chunk.count, plan.sampling, self._num_rows) for chunk in common]
         self._gathers = [n if n is None else Gather(c, SLOTS, n) for c, n in zip(common, blocks, strict=True)]
-        self._share = share(plan.sampling, self._num_rows)
+        self._share = plan.sampling.share(self._num_rows)
         self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
