@@ -205,11 +205,8 @@ class Trainer:
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
             if block.candidates is not None:
-                scored = (
-                    None
-                    if taken is None or watch.batches != "all"
-                    else np.asarray(taken[:, self._num_common :].any(axis=1))
-                )
+                known_batches = taken if watch.batches == "all" else None
+                scored = None if known_batches is None else np.any(known_batches[:, self._num_common :], axis=1)
                 self._score(block.candidates, weights, observed, step, scored, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)

@@ -17,7 +17,7 @@ from leakcore.dpsgd.ensemble.passes import RowGroup
 
 
 class Batches(abc.ABC):
-    """A way in which an ensemble draws its batches. Each class answers what anybody asks of it, so none is mistaken."""
+    """A way to draw an ensemble's batches. Each class answers all that is asked of it; none counts as another."""
 
     expected_batch_size: float | None
 
