@@ -21,7 +21,7 @@ from leakcore._base.array_record import ArrayRecord
 from leakcore._base.process_wide import one_thread
 from leakcore._base.workers import collected
 from leakcore.attacks.arguments import read_finite_box
-from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
+from leakcore.dpsgd import EnsembleRun, Execution, arguments
 from leakcore.gradients import lock_of
 
 
@@ -304,7 +304,7 @@ def gradient(
         shape=(run.layers[0],) if embedding is None else tuple(embedding.shape),
     )
     known = None if labels is None else _labels(labels, len(run), run.layers[-1])
-    where = read_execution(execution)
+    where = validate.settings(Execution, execution=execution)
     for name, only in (("device", "cpu"), ("checkpoint", None)):
         if getattr(where, name) != only:
             raise ValueError(f"`execution.{name}` must be {only!r} for attacks.gradient, got {getattr(where, name)!r}")
