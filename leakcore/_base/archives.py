@@ -199,10 +199,8 @@ def _read_array(stream: IO[bytes], name: str, shape: tuple[int, ...], fortran: b
 
 
 class Expanding(io.RawIOBase):
-    """The bytes that a gzip file holds, as a stream; ValueError where they are more than the file may expand to.
-
-    Damage of any kind (a wrong checksum, a file cut short, bytes after the end) is a ValueError, too.
-    """
+    """The bytes that a gzip file holds, as a stream; ValueError where they are more than the file may expand to. Damage
+    of any kind (a wrong checksum, a file cut short, bytes after the end) is a ValueError, too."""
 
     def __init__(self, path: Path) -> None:
         import gzip
@@ -251,12 +249,9 @@ _MOST_MEMBERS = 2**12
 
 
 def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
-    """Contents by the last part of each file's name; all of them, or the ones in `names` that are there.
-
-    Links, devices and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError,
-    which says what is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what
-    `reading` allows.
-    """
+    """Contents by the last part of each file's name; all of them, or the ones in `names` that are there. Links, devices
+    and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError, which says what
+    is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what `reading` allows."""
     import tarfile
 
     contents: dict[str, bytes] = {}

@@ -134,11 +134,9 @@ def untransformed() -> Any:
 
 
 def of_tensor(name: str, x: Any) -> np.ndarray:
-    """A tensor on the CPU as NumPy sees it, without a copy, except that bfloat16 comes as float32.
-
-    Raises as `plain_tensor`, ValueError for a tensor elsewhere or one that requires grad, TypeError for complex numbers
-    and element types that NumPy has no name for.
-    """
+    """A tensor on the CPU as NumPy sees it, without a copy, except that bfloat16 comes as float32. Raises as
+    `plain_tensor`, ValueError for a tensor elsewhere or one that requires grad, TypeError for complex numbers and
+    element types that NumPy has no name for."""
     refuse_gradients(name, x)
     x = plain_tensor(name, x)
     if not x.is_cpu:

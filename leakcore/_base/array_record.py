@@ -16,10 +16,8 @@ _LISTED = 3
 
 
 class ArrayRecord:
-    """A frozen dataclass whose fields are arrays of NumPy, torch or another library.
-
-    Subclasses are declared with `dataclass(frozen=True, eq=False, repr=False)`, which leaves these methods as they are.
-    """
+    """A frozen dataclass whose fields are arrays of NumPy, torch or another library. Subclasses are declared with
+    `dataclass(frozen=True, eq=False, repr=False)`, which leaves these methods as they are."""
 
     def __repr__(self) -> str:
         from leakcore._base.tables import as_line
@@ -69,14 +67,15 @@ def _described(value: Any) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same: every number, type of element, shape and field; NaN equals NaN.
-
-    A list and a tuple of equal values are equal, as are mappings in any order.
-    """
+    """Whether two values are the same: every number, type of element, shape and field; NaN equals NaN. A list and a
+    tuple of equal values are equal, as are mappings in any order."""
     if one is other:
         return True
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return _equal_arrays(one, other)
+        if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+            return False
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return same and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
     if dataclasses.is_dataclass(one) and not isinstance(one, type):
         names = [f.name for f in dataclasses.fields(one) if f.compare]
         return type(one) is type(other) and all(equal(getattr(one, n), getattr(other, n)) for n in names)
@@ -87,14 +86,6 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
     return bool(one == other) or bool(one != one and other != other)
-
-
-def _equal_arrays(one: Any, other: Any) -> bool:
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return False
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def _is_array(value: Any) -> bool:

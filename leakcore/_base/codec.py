@@ -199,8 +199,8 @@ class Writer:
             (arguments(o, 2) for o in options(kind) if is_mapping(typing.get_origin(o) or o)), (Any, Any)
         )
         written = {k: self.write(v, inside, f"{where}.{k}".lstrip(".")) for k, v in value.items()}
-        plain = all(isinstance(k, str) for k in written) and not _looks_special(written)
-        if plain:
+        special = "class" in written or set(written) in (*TAGS, {"array"})
+        if not special and all(isinstance(k, str) for k in written):
             return {str(k): v for k, v in written.items()}
         if keys is int:
             return {str(int(k)): v for k, v in written.items()}
@@ -215,11 +215,6 @@ class Writer:
                     return [self.write(v, h, f"{where}.{i}".lstrip(".")) for i, (v, h) in enumerate(parts)]
         parts_of_any = [self.write(v, Any, f"{where}.{i}".lstrip(".")) for i, v in enumerate(value)]
         return parts_of_any if isinstance(value, list) else {"tuple": parts_of_any}
-
-
-def _looks_special(written: Mapping[Any, Any]) -> bool:
-    keys = set(written)
-    return "class" in keys or keys in (*TAGS, {"array"})
 
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,307}")
@@ -418,15 +413,10 @@ def _key(key: str, kind: Any, where: str) -> Any:
 
 
 def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> Any:
-    """What strict JSON can hold; `from_plain(…, kind)` makes an equal value of it.
+    """What strict JSON can hold; `from_plain(…, kind)` makes an equal value of it. TypeError for what no file holds.
 
-    Args:
-        value: made of dataclasses, tuples, lists, mappings, NumPy arrays without objects, text, numbers and None.
-        kind: the type that the reader will expect; None: the value's own.
-        arrays: where arrays go, by their place in the value; None: into the JSON.
-
-    Raises:
-        TypeError: for anything else.
+    kind: the type that the reader will expect; None: the value's own. arrays: where arrays go, by their place in the
+    value; None: into the JSON.
     """
     with one_value():
         return Writer(arrays).write(value, type(value) if kind is None else kind, "")
@@ -435,16 +425,11 @@ def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> A
 def from_plain(
     plain: Any, kind: Any, *, classes: Iterable[type] = (), arrays: Mapping[str, np.ndarray] | None = None
 ) -> Any:
-    """The value that `to_plain` was given.
+    """The value that `to_plain` was given, of type `kind`; ValueError names the place in it, what is there, and what
+    must be.
 
-    Args:
-        plain: as JSON was read.
-        kind: a dataclass, or any annotation: what the value must be.
-        classes: further dataclasses that may be made where an annotation leaves it open.
-        arrays: those that are stored next to the JSON.
-
-    Raises:
-        ValueError: that names the place in the value, what is there, and what must be.
+    classes: further dataclasses that may be made where an annotation leaves it open. arrays: those stored next to the
+    JSON.
     """
     with _bounded():
         return Reader(classes, arrays or {}).read(plain, kind, "")

@@ -6,11 +6,9 @@ import numpy as np
 
 
 class ColumnScaler:
-    """A scale for rows (n, d): each column minus its mean, divided by the largest distance from it.
-
-    Trees ask only for the order within a column, which this keeps; but they read float32, and take columns that spread
-    over less than 1e-7 for constant, as gradients of a trained network do. Looks at no label.
-    """
+    """A scale for rows (n, d): each column minus its mean, divided by the largest distance from it. Trees ask only for
+    the order within a column, which this keeps; but they read float32, and take columns that spread over less than 1e-7
+    for constant, as gradients of a trained network do. Looks at no label."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self._top = _or_one(np.abs(rows).max(axis=0))

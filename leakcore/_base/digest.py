@@ -18,13 +18,9 @@ _Update = Callable[[Any], object]
 def digest(*parts: Any) -> str:
     """SHA-256 of the parts, 64 hexadecimal digits; equal for equal values only (others agree with probability 2⁻²⁵⁶).
 
-    Args:
-        parts: None, truth values, numbers, text, bytes, arrays of NumPy's and tensors of torch's (any dtype without
-            objects, any strides, any device), and lists, tuples and mappings of these. A list and a tuple of equal
-            values are one value, and so are mappings in any order, as in JSON; 1, 1.0 and True are three.
-
-    Raises:
-        TypeError: for any other value.
+    Parts are None, truth values, numbers, text, bytes, arrays of NumPy's and tensors of torch's (any dtype without
+    objects, any strides, any device), and lists, tuples and mappings of these; TypeError for others. A list and a tuple
+    of equal values are one value, and so are mappings in any order, as in JSON; 1, 1.0 and True are three.
     """
     whole = hashlib.sha256()
     for part in parts:

@@ -56,12 +56,9 @@ _PAIRS: Schema = {"type": "array", "items": {"type": "array", "minItems": 2, "ma
 
 
 class JsonSchemas:
-    """Schemas of types, which refer to `definitions`, to be put under "$defs" of the whole.
-
-    Args:
-        heirs: subclasses whose fields are known, where an annotation names their base class. Any other subclass of
-            these bases fits with the base's fields.
-    """
+    """Schemas of types, which refer to `definitions`, to be put under "$defs" of the whole. `heirs` are subclasses
+    whose fields are known, where an annotation names their base class; any other subclass fits with the base's
+    fields."""
 
     def __init__(self, heirs: Iterable[type] = ()) -> None:
         self.definitions: dict[str, Schema] = {}

@@ -19,11 +19,9 @@ _SHARED = '"""For leakcore\'s other packages: no promise to users."""'
 
 
 class _Package(types.ModuleType):
-    """A package in which a name stays what its stub says, where a module or a folder has the same name.
-
-    Python binds every imported module to its package: `attacks/labels/last_layer.py` would take the place of the
-    function `last_layer`.
-    """
+    """A package in which a name stays what its stub says, where a module or a folder has the same name. Python binds
+    every imported module to its package: `attacks/labels/last_layer.py` would take the place of the function
+    `last_layer`."""
 
     _names: frozenset[str]
     _modules: frozenset[str]
@@ -35,10 +33,8 @@ class _Package(types.ModuleType):
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of the package in `file`, from `__init__.pyi` next to it.
-
-    `from . import laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name.
-    """
+    """`__getattr__`, `__dir__` and `__all__` of the package in `file`, from `__init__.pyi` next to it. `from . import
+    laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name."""
     # Not `attach_stub`: it parses the stub, but does not say what stands below a line or where a name comes from.
     with open(f"{os.path.splitext(file)[0]}.pyi", encoding="utf-8") as stub:
         public, _, shared = stub.read().partition(_SHARED)

@@ -36,10 +36,8 @@ def require_inside(folder: Path, *names: str) -> None:
 
 def require_ours(folder: Path, *names: str, schema: str = "leakcore.", arrays: Collection[str] = ()) -> None:
     """ValueError where a file of such a name is there that must not be overwritten: it is not leakcore's, or read-only.
-
     JSON is leakcore's by its schema, a page if it says so, an npz file by the names of its arrays; any other file if
-    the first one is there.
-    """
+    the first one is there."""
     require_inside(folder, *names)
     for name in names:
         path = folder / name

@@ -67,11 +67,9 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def figure_style(style: Mapping[str, Any]) -> Iterator[None]:
-    """matplotlib's `rcParams` with these values while the block runs.
-
-    Blocks in several threads follow one another: were they to overlap, each would put back what the other had set. What
-    the caller's own threads set meanwhile stays, unlike with `matplotlib.rc_context`, which puts back every setting.
-    """
+    """matplotlib's `rcParams` with these values while the block runs. Blocks in several threads follow one another:
+    were they to overlap, each would put back what the other had set. What the caller's own threads set meanwhile stays,
+    unlike with `matplotlib.rc_context`, which puts back every setting."""
     need("matplotlib")
     import matplotlib
 

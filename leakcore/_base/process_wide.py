@@ -26,10 +26,8 @@ _torch = _Torch()
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread per pool while the block runs. Blocks may overlap, in several threads: the last one lifts the limit.
-
-    A library that is loaded inside the block is not limited: code that uses torch here imports it before.
-    """
+    """One thread per pool while the block runs. Blocks may overlap, in several threads: the last one lifts the limit. A
+    library that is loaded inside the block is not limited: code that uses torch here imports it before."""
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     import threadpoolctl
 
@@ -59,12 +57,9 @@ def one_thread() -> Iterator[None]:
 
 
 def _take_control(threadpoolctl: Any) -> None:
-    """Let the next thread that asks set OpenBLAS's limit.
-
-    In threadpoolctl (3.8, for one) the first thread to ask is the only one that can, and what others ask is not done,
-    without a word: a block in one thread would not be limited, or a limit outlive the last block, which ended in
-    another.
-    """
+    """Let the next thread that asks set OpenBLAS's limit. In threadpoolctl (3.8, for one) the first thread to ask is
+    the only one that can, and what others ask is not done, without a word: a block in one thread would not be limited,
+    or a limit outlive the last block, which ended in another."""
     controller = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(controller, "clear_controlling_thread", None)
     if clear is not None:
@@ -78,11 +73,9 @@ _filters: list[Any] = []
 
 @contextlib.contextmanager
 def quiet(message: str = "", category: type[Warning] = Warning) -> Iterator[None]:
-    """Ignores warnings whose text `message` (a regular expression) matches from its beginning.
-
-    Blocks may overlap, in several threads: the last one restores what there was before the first. Were each to restore
-    what it found, that could be the filter of another, for good.
-    """
+    """Ignores warnings whose text `message` (a regular expression) matches from its beginning. Blocks may overlap, in
+    several threads: the last one restores what there was before the first. Were each to restore what it found, that
+    could be the filter of another, for good."""
     with _filters_lock:
         if not _filters:
             saved = warnings.catch_warnings()

@@ -19,11 +19,9 @@ Progress = Callable[[str, int, int], object]
 
 
 def timed(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose calls are logged at INFO when they end, under the name of its package.
-
-    A call inside another one is logged where it takes a tenth of a second or more, indented. Without anybody who
-    listens at INFO nothing is measured.
-    """
+    """The function, whose calls are logged at INFO when they end, under the name of its package. A call inside another
+    one is logged where it takes a tenth of a second or more, indented. Without anybody who listens at INFO nothing is
+    measured."""
     package = ".".join(function.__module__.split(".")[:2])
     log, name = logging.getLogger(package), f"{package.partition('.')[2]}.{function.__name__}"
 

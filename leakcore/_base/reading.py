@@ -54,11 +54,8 @@ def require_allowed(expanded: int, size: int, what: str = "it") -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, open for reading, if it is a regular one or a link to one.
-
-    FileNotFoundError where nothing is; ValueError, which does not name the file, where it is something else or the
-    system refuses.
-    """
+    """The file, open for reading, if it is a regular one or a link to one. FileNotFoundError where nothing is;
+    ValueError, which does not name the file, where it is something else or the system refuses."""
     try:
         _require_regular(os.stat(path))
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -105,10 +102,8 @@ _LONGEST_ROW = 2**20
 
 def read_csv(path: Path) -> Iterator[list[str]]:
     """Rows of a file in UTF-8, the first one its header; comma, semicolon or tab, whichever the first line has most of.
-
-    Raises FileNotFoundError if the file does not exist. Raises ValueError, which names the file, if it is larger than
-    1 GiB, is no text, or has a row of more than 1,048,576 characters.
-    """
+    Raises FileNotFoundError if the file does not exist. Raises ValueError, which names the file, if it is larger than 1
+    GiB, is no text, or has a row of more than 1,048,576 characters."""
     try:
         with open_regular(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:
             if size_of(stream) > LARGEST_CSV:
@@ -174,10 +169,8 @@ _NO_NUMBERS = "NaN and infinities are not JSON"
 
 def parse_json(text: str | bytes | bytearray, *, constants: bool = False) -> Any:
     """The value; ValueError where the text is not JSON, gives a key twice, holds a number beyond float64, is nested
-    deeper than 64, has more than 2²⁵ characters or more than 2²⁰ values (as many commas and brackets).
-
-    constants: let NaN, Infinity and -Infinity pass, which `json.dumps` writes for floats.
-    """
+    deeper than 64, has more than 2²⁵ characters or more than 2²⁰ values (as many commas and brackets). constants: let
+    NaN, Infinity and -Infinity pass, which `json.dumps` writes for floats."""
     _require_size(text)
     try:
         if not isinstance(text, str):
@@ -284,12 +277,9 @@ def of_file(path: str | Path) -> Iterator[None]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    ValueError names the file and says why it cannot be read: where it is not TOML, with line and column; where it is
-    larger than 256 KiB, nested deeper than 16, or holds a text of more than 4,096 characters or an integer beyond 64
-    bits, which no configuration does.
-    """
+    """The tables of a TOML file. ValueError names the file and says why it cannot be read: where it is not TOML, with
+    line and column; where it is larger than 256 KiB, nested deeper than 16, or holds a text of more than 4,096
+    characters or an integer beyond 64 bits, which no configuration does."""
     where = Path(path)
     what = called(where)
     try:

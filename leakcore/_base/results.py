@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
@@ -28,10 +28,8 @@ def without(data: Any, *names: str) -> Any:
 
 
 class Record:
-    """A frozen dataclass that is equal by value, is shown in a few lines, and goes to JSON and back.
-
-    A class attribute `schema` names the form and its version in the JSON, and is checked when it is read.
-    """
+    """A frozen dataclass that is equal by value, is shown in a few lines, and goes to JSON and back. A class attribute
+    `schema` names the form and its version in the JSON, and is checked when it is read."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -277,15 +275,25 @@ class Result(Record):
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-_R = TypeVar("_R", bound=Result)
+class _Guarantee(TypedDict):
+    kind: Kind
+    confidence: float | None
+    interval: tuple[Number, Number] | None
+    assumptions: Assumptions
 
 
-def of_attack(
-    kind_of: type[_R], /, *, attacker: str, notes: Iterable[str] = (), adjacency: Adjacency | None = None, **fields: Any
-) -> _R:
-    """A result about what this attacker reads: an estimate without interval, unless the fields say otherwise."""
+def attack_guarantee(
+    attacker: str,
+    notes: Iterable[str] = (),
+    *,
+    adjacency: Adjacency | None = None,
+    kind: Kind = "estimate",
+    confidence: float | None = None,
+    interval: tuple[Number, Number] | None = None,
+) -> _Guarantee:
+    """What a result about this attacker guarantees: unless said otherwise it is an estimate without interval."""
     assumptions = Assumptions(adjacency, attacker, tuple(notes))
-    return kind_of(**{"kind": "estimate", "confidence": None, "interval": None, **fields}, assumptions=assumptions)
+    return {"kind": kind, "confidence": confidence, "interval": interval, "assumptions": assumptions}
 
 
 def jsonable(value: Any) -> Any:

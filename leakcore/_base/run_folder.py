@@ -40,13 +40,8 @@ if TYPE_CHECKING:
 
 def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
     """What a run is bound to: pieces of another configuration, seed, version, source or arithmetic would give another
-    report. Pieces of a folder are held to what is asked of a worker.
-
-    Args:
-        command: what was asked for.
-        config: everything that defines it, JSON-ready.
-        seed: seed of its randomness.
-    """
+    report. Pieces of a folder are held to what is asked of a worker. `config` is JSON-ready and defines all but the
+    seed."""
     return {"command": command, "config": config, "seed": seed, **process_identity()}
 
 
@@ -242,9 +237,7 @@ class PartialResults:
 
     def get_or_run(self, name: str, run: Callable[[], Any], kind: Any = Any) -> Any:
         """The stored piece, or `run()` stored under `name`: a value that the codec takes, such as a dict or a result.
-
-        kind: its type, as `from_plain` takes it; Any: plain values and arrays.
-        """
+        kind: its type, as `from_plain` takes it; Any: plain values and arrays."""
         if self._folder is None:
             return run()
         if name not in self._names or self._file(name) is None:
@@ -264,10 +257,8 @@ class PartialResults:
     def each(
         self, jobs: Mapping[str, Callable[[], Any]], executor: Executor | None = None, kind: Any = Any
     ) -> Iterator[tuple[str, Any]]:
-        """(name, piece) of all: the stored ones first, the others as they finish, each stored at once.
-
-        Without an executor they are done in order; with one by its workers (`futures.answers`). kind: of each piece.
-        """
+        """(name, piece) of all: the stored ones first, the others as they finish, each stored at once. Without an
+        executor they are done in order; with one by its workers (`futures.answers`). kind: of each piece."""
         if any(not self.has(name) for name in jobs):
             self.begin()
         missing = [(name, job) for name, job in jobs.items() if not self.has(name)]

@@ -30,10 +30,8 @@ def is_boolean(values: Any) -> bool:
 
 
 def ascending(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Places of the scores from the lowest to the highest, along the last axis.
-
-    Equal scores come in a random order, the same for all rows of the array: their own order may tell who is a member.
-    """
+    """Places of the scores from the lowest to the highest, along the last axis. Equal scores come in a random order,
+    the same for all rows of the array: their own order may tell who is a member."""
     shuffled = random.permutation(scores.shape[-1])
     return np.asarray(shuffled[np.argsort(scores[..., shuffled], axis=-1, kind="stable")])
 
@@ -49,15 +47,11 @@ def label_like(values: np.ndarray) -> bool:
 
 
 def require_no_labels(sides: Mapping[str, Any], arrays: Mapping[str, np.ndarray], remedy: str) -> None:
-    """ValueError where one of two arrays holds labels, and not scores of one side.
+    """ValueError where one of two arrays of scores looks like labels; `sides` as they came, by argument, `arrays` in
+    float64.
 
     These are refused: truth values; and an array of only 0 and 1 (or -1 and 1) whose other side has as many entries and
     other values. Counts are scores: integers are let through where both sides have some of the two values.
-
-    Args:
-        sides: two arrays by the name of their argument, as they came.
-        arrays: the same as float64.
-        remedy: what to do, after a colon.
     """
     for name, other in (tuple(arrays), tuple(arrays)[::-1]):
         if is_boolean(sides[name]):

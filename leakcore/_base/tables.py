@@ -98,12 +98,7 @@ COLUMNS = ("quantity", "kind", "value", "low", "high", "confidence", "adjacency"
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of text under a head, for a terminal, a page, a comment in Markdown, and pandas.
-
-    Attributes:
-        head: names of the columns.
-        rows: each with a text for every column.
-    """
+    """Rows of text, one for each name in `head`, for a terminal, a page, a comment in Markdown, and pandas."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]

@@ -52,11 +52,9 @@ def line_of(text: object, longest: int = LONGEST_MESSAGE) -> str:
 
 
 def markdown(text: object, longest: int = LONGEST_MESSAGE, *, cell: bool = False) -> str:
-    """The text inside a line of Markdown, where nothing of it is obeyed, neither as Markdown nor as HTML.
-
-    Plain words stay as they are, all else stands in a code span. A backslash would not do: a mention or an address
-    is recognised after backslashes are gone. cell: of a table, which ends at a pipe, in a code span as well.
-    """
+    """The text inside a line of Markdown, where nothing of it is obeyed, neither as Markdown nor as HTML. Plain words
+    stay as they are, all else stands in a code span. A backslash would not do: a mention or an address is recognised
+    after backslashes are gone. cell: of a table, which ends at a pipe, in a code span as well."""
     line = printable(text, longest)
     if not line or (_PLAIN.fullmatch(line) and not _LINKED.search(line)):
         return line
@@ -94,11 +92,9 @@ def _spelt_out(text: str, but: str) -> str:
 
 
 def renamed(message: str, names: Mapping[str, str]) -> str:
-    """The message with other names for the arguments that it names, such as `mechanism.steps` for `steps`.
-
-    An argument stands between backticks, or before "=", "[", " ×" or ": ". What follows a full stop or a slash is
-    another name: `steps` in `trace.steps` stays.
-    """
+    """The message with other names for the arguments that it names, such as `mechanism.steps` for `steps`. An argument
+    stands between backticks, or before "=", "[", " ×" or ": ". What follows a full stop or a slash is another name:
+    `steps` in `trace.steps` stays."""
     if not names:
         return message
     longest = sorted(map(re.escape, names), key=len, reverse=True)

@@ -163,20 +163,21 @@ def instance(*kinds: type, **kwargs: Any) -> None:
         raise TypeError(f"`{name}` must be of type {either(k.__name__ for k in kinds)}, got {type(value).__name__}")
 
 
-def settings(kind: Callable[[], _T], **kwargs: Any) -> _T:
+def settings(kind: type[_T], **kwargs: Any) -> _T:
     """The value, an object of this class, or where it is None one with the defaults."""
     _, value = _one(kwargs)
-    if value is None:
-        return kind()
-    instance(kind, **kwargs)  # type: ignore[arg-type]
-    return value  # type: ignore[no-any-return]
+    if value is not None:
+        instance(kind, **kwargs)
+    out: _T = kind() if value is None else value
+    return out
 
 
-def executor(**kwargs: Any) -> None:
-    """TypeError where the value is neither None nor a `concurrent.futures.Executor`."""
+def executor(**kwargs: Any) -> Executor | None:
+    """The value; TypeError where it is neither None nor a `concurrent.futures.Executor`."""
     name, value = _one(kwargs)
     if value is not None and not isinstance(value, Executor):
         raise TypeError(f"`{name}` must be a concurrent.futures.Executor or None, got {value!r}")
+    return value
 
 
 def callback(**kwargs: Any) -> None:
@@ -299,11 +300,9 @@ _TORCH_ROUNDOFF = {
 
 
 def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float]:
-    """A finite float64 array on the host, and the unit roundoff of the precision it came in (2⁻⁵³ for integers).
-
-    Takes NumPy arrays, nested sequences and torch tensors (recognised without importing torch) that live on the CPU
-    and do not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway.
-    """
+    """A finite float64 array on the host, and the unit roundoff of the precision it came in (2⁻⁵³ for integers). Takes
+    NumPy arrays, nested sequences and torch tensors (recognised without importing torch) that live on the CPU and do
+    not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway."""
     name, value = _one(kwargs)
     out = _doubles(name, value, "an array of real numbers")
     if finite and not np.isfinite(out).all():

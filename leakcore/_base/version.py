@@ -63,11 +63,7 @@ def missing(error: ModuleNotFoundError, what: str = "") -> ModuleNotFoundError |
 
 
 def need(*modules: str) -> None:
-    """Refuse to go on without these modules, before any work.
-
-    Raises:
-        ModuleNotFoundError: names the extras that bring what is missing.
-    """
+    """Refuse to go on without these modules, before any work: ModuleNotFoundError names the extras that bring them."""
     if lacking := absent(*modules):
         raise ModuleNotFoundError(sentence(lacking), name=lacking[0])
 
@@ -87,10 +83,8 @@ def versions() -> dict[str, str | None]:
 
 
 def process_identity() -> dict[str, Any]:
-    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic.
-
-    A copy of the caller's own.
-    """
+    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic. A
+    copy of the caller's own."""
     import json
 
     out: dict[str, Any] = json.loads(identity_text())

@@ -21,11 +21,8 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """A job for a worker, and the identity of the process that sends it.
-
-    Raises:
-        RuntimeError: when it is called where the identity differs; names the machine, what differs, and both values.
-    """
+    """A job for a worker, and the identity of the process that sends it. Called where the identity differs, it raises a
+    RuntimeError that names the machine, what differs, and both values."""
 
     def __init__(self, job: Callable[[], T]) -> None:
         self._job, self._identity = job, identity_text()
@@ -45,10 +42,8 @@ class Task(Generic[T]):
 
 
 class Finished(Iterator["Future[T]"]):
-    """Futures, in the order in which they finish; iteration ends when all that were added came out.
-
-    The interpreter waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too.
-    """
+    """Futures, in the order in which they finish; iteration ends when all that were added came out. The interpreter
+    waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too."""
 
     def __init__(self, futures: Iterable[Future[T]] = ()) -> None:
         self._ready: queue.SimpleQueue[Future[T] | None] = queue.SimpleQueue()
@@ -102,11 +97,9 @@ def answers(
 ) -> Generator[tuple[K, T], None, None]:
     """(key, answer) of each job: done here in order, or by the executor's workers, as they finish.
 
-    ahead: how many at most are handed out at a time, if what they carry should not all be in memory; None: all. The
-    end of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
-
-    Raises:
-        RuntimeError: if a worker is another leakcore than this process (version, source, libraries or arithmetic).
+    ahead: how many at most are handed out at a time, if what they carry should not all be in memory; None: all. The end
+    of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
+    RuntimeError: if a worker is another leakcore than this process (version, source, libraries or arithmetic).
     """
     if executor is None:
         for key, job in jobs:

@@ -64,10 +64,8 @@ def write_atomically(path: Path, text: str | bytes, *, private: bool = False) ->
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """A file whose content replaces `path` at the end of the block; where the block raises, nothing is changed.
-
-    As `write_atomically`, for content that arrives in parts. OSError where the system refuses.
-    """
+    """A file whose content replaces `path` at the end of the block; where the block raises, nothing is changed. As
+    `write_atomically`, for content that arrives in parts. OSError where the system refuses."""
     target = Path(os.path.realpath(path, strict=False))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -98,11 +96,9 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 
 def place_in(folder: Path, name: str) -> Path:
-    """Where `name`, which is ours and not the user's, is written in a folder: `CannotWrite` where that is elsewhere.
-
-    A folder that came from elsewhere may hold a link under that name, and what it points at is not ours to write; nor
-    does anybody read what is written to a pipe there. A link to a place in the folder is followed.
-    """
+    """Where `name`, which is ours and not the user's, is written in a folder: `CannotWrite` where that is elsewhere. A
+    folder that came from elsewhere may hold a link under that name, and what it points at is not ours to write; nor
+    does anybody read what is written to a pipe there. A link to a place in the folder is followed."""
     path = folder / name
     target, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     if not target.is_relative_to(root) or target.is_symlink():

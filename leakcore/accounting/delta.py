@@ -67,8 +67,7 @@ def delta(
         the smallest positive floats, and `log_value` says how small it is.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
         ImportError: for "pld" and "rdp" without dp-accounting.
         AccuracyError: (an ArithmeticError) where a method has no answer.
 

@@ -203,8 +203,7 @@ def epsilon(
         `Epsilon` of kind "upper". T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
         ImportError: for "pld" and "rdp" without dp-accounting.
         AccuracyError: (an ArithmeticError) where a method has no answer.
 

@@ -60,8 +60,7 @@ def last_iterate_epsilon(
         `LastIterateEpsilon` of kind "estimate", add-remove. It does not bound an attacker who sees every release.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
         MemoryError: for more steps than memory holds.
 
     Guarantees:

@@ -54,10 +54,8 @@ _CHUNK = 1 << 12
 
 def stored_roundoff(values: Any, roundoff: float) -> float:
     """The coarser of `roundoff` and the unit roundoff 2⁻ᵗ, where every number has at most t ≤ 11 significant bits.
-
-    Numbers that also lie on one grid of t bits, as counts do, are taken to be exact, unless they are so few that
-    this may be chance, or the grid is float16's last one.
-    """
+    Numbers that also lie on one grid of t bits, as counts do, are taken to be exact, unless they are so few that this
+    may be chance, or the grid is float16's last one."""
     flat = np.abs(np.asarray(values, dtype=np.float64).ravel())
     if roundoff >= 2.0**-_LONGEST:
         return roundoff
@@ -85,11 +83,9 @@ def stored_roundoff(values: Any, roundoff: float) -> float:
 
 
 def coarsest_roundoff(parts: Sequence[Any], roundoff: float) -> float:
-    """The coarsest of `roundoff` and of the parts of a gradient, which mixed precision rounds differently.
-
-    A part that is 2⁻¹¹ of the largest one or less is left out: what would be 0 without rounding, as the bias of
-    attention's keys, needs few bits in any type.
-    """
+    """The coarsest of `roundoff` and of the parts of a gradient, which mixed precision rounds differently. A part that
+    is 2⁻¹¹ of the largest one or less is left out: what would be 0 without rounding, as the bias of attention's keys,
+    needs few bits in any type."""
     sizes = [float(np.abs(part).max(initial=0.0)) for part in parts]
     least = max(sizes, default=0.0) * 2.0**-_LONGEST
     return max([roundoff, *(stored_roundoff(p, roundoff) for p, n in zip(parts, sizes, strict=True) if n > least)])

@@ -18,7 +18,7 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.columns import ColumnScaler as _ColumnScaler
 from leakcore._base.results import Result
-from leakcore._base.results import of_attack as _of_attack
+from leakcore._base.results import attack_guarantee as _attack_guarantee
 from leakcore._base.version import need as _need
 from leakcore.gradients import layer_gradients as layer_gradients
 
@@ -288,14 +288,15 @@ def infer(
     tail = (1 - level) / 2
     low = 0.0 if right == 0 else float(betaincinv(right, count - right + 1, tail))
     high = 1.0 if right == count else float(betaincinv(right + 1, count - right, 1 - tail))
-    return _of_attack(
-        AttributeInference,
+    return AttributeInference(
         value=right / count,
-        confidence=level,
-        interval=(low, high),
         method=f"random forest of {trees} trees on {', '.join(names)}",
-        attacker="sees gradients of single batches, knows the model and rows with and without the attribute",
-        notes=("another classifier may do better: no bound", "batches taken as independent"),
+        **_attack_guarantee(
+            "sees gradients of single batches, knows the model and rows with and without the attribute",
+            notes=("another classifier may do better: no bound", "batches taken as independent"),
+            confidence=level,
+            interval=(low, high),
+        ),
         seed=start,
         provenance="Melis et al. (2019); Mo et al. (2021), Section 3.2",
         chance=float(max(truth.mean(), 1 - truth.mean())),

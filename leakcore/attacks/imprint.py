@@ -20,7 +20,7 @@ from torch import nn
 
 from leakcore._base import memory_limit, validate
 from leakcore._base.results import Result
-from leakcore._base.results import of_attack as _of_attack
+from leakcore._base.results import attack_guarantee as _attack_guarantee
 from leakcore.attacks.arguments import gradient_by_name as _gradient_by_name
 from leakcore.gradients import tensor as _tensor
 
@@ -227,15 +227,16 @@ def read(
     inside = (means >= edges - slack) & (means <= np.append(edges[1:], np.inf) + slack)
     alone = occupied & inside & (apart <= readings[0].errors + readings[1].errors) & (errors <= most)
     at = alone.nonzero()[0]
-    return _of_attack(
-        ImprintRecovery,
+    return ImprintRecovery(
         value=min(1.0, len(at) / batch),
         method=f"differences of {len(edges)} imprinted units",
-        attacker=f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
-        notes=(
-            "rows that share a bin are not recovered",
-            f"taken for granted: nothing was added but noise of standard deviation {std:g} in each number",
-            "neither decay or penalty of the weights nor momentum; not pruned or quantised",
+        **_attack_guarantee(
+            f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
+            notes=(
+                "rows that share a bin are not recovered",
+                f"taken for granted: nothing was added but noise of standard deviation {std:g} in each number",
+                "neither decay or penalty of the weights nor momentum; not pruned or quantised",
+            ),
         ),
         provenance="Fowl, Geiping, Czaja, Goldblum and Goldstein (2022), Section 4",
         rows=rows[at].reshape((len(at), *planted.shape)),

@@ -30,6 +30,8 @@ from .labels import SignTest as SignTest
 from .labels import ThresholdTest as ThresholdTest
 from .labels import extrapolate_label_epsilon as extrapolate_label_epsilon
 from .labels import label_epsilon as label_epsilon
+from .membership import MembershipBound as MembershipBound
+from .membership import membership as membership
 from .methods.method import ReconstructionBound as ReconstructionBound
 from .methods.pairs import StatedPair as StatedPair
 from .methods.pairs import measured_pair as measured_pair
@@ -43,8 +45,6 @@ from .reconstruction.information import fano_advantage as fano_advantage
 from .reconstruction.kappa import KappaBound as KappaBound
 from .reconstruction.kappa import kappa_from_samples as kappa_from_samples
 from .reconstruction.kappa import kappa_pixels as kappa_pixels
-from .reconstruction.membership import MembershipBound as MembershipBound
-from .reconstruction.membership import membership as membership
 from .reconstruction.reconstruction import reconstruction as reconstruction
 from .reconstruction.reconstruction import reconstruction_dkw as reconstruction_dkw
 from .reconstruction.reconstruction import reconstruction_of as reconstruction_of

@@ -208,10 +208,8 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
 
 
 def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
-    """B at κ = blind were every row in every batch, in closed form: no less than B itself.
-
-    Who sees outputs with every row in them can replace each, with probability 1 − q, by a draw without the record.
-    """
+    """B at κ = blind were every row in every batch, in closed form: no less than B itself. Who sees outputs with every
+    row in them can replace each, with probability 1 − q, by a draw without the record."""
     if loss.log_no_escape != 0.0:
         return 1.0
     steps = (math.sqrt(group.count) / group.sigma for group in loss.groups)
@@ -221,8 +219,7 @@ def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
 
 def _profile(loss: PrivacyLoss, epsilon: float) -> float:
     """δ(ε), or a Chernoff bound from above where the numerics do not reach, and where that bound is within 1e-18 of its
-    limit for an ε beyond all losses: inversion is slow there, and with very little leakage, σ = 1e5, say, it fails.
-    """
+    limit for an ε beyond all losses: inversion is slow there, and with very little leakage, σ = 1e5, say, it fails."""
     if not loss.groups or loss.log_no_escape != 0.0:
         return math.exp(log_delta(loss, epsilon, "remove")[1])
     rest = chernoff_log_delta(loss, abs(epsilon), "remove" if epsilon > 0.0 else "add", enough=_NEGLIGIBLE)

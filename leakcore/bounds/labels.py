@@ -21,10 +21,8 @@ _SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
 
 @dataclasses.dataclass(frozen=True)
 class LabelTest:
-    """What the attacker computes from the noisy gradient.
-
-    `name` is what `label_epsilon(test=)` calls it; the result quotes `method`, `attacker` and `provenance`.
-    """
+    """What the attacker computes from the noisy gradient. `name` is what `label_epsilon(test=)` calls it; the result
+    quotes `method`, `attacker` and `provenance`."""
 
     name: ClassVar[str]
     method: ClassVar[str]
@@ -109,11 +107,6 @@ class LikelihoodRatioTest(_SeparationTest):
 TESTS: dict[str, type[LabelTest]] = {kind.name: kind for kind in (SignTest, ThresholdTest, LikelihoodRatioTest)}
 
 
-def _parse_test(test: str | LabelTest) -> LabelTest:
-    """The test of that name, without options, or the object itself."""
-    return test if isinstance(test, LabelTest) else TESTS[validate.one_of(*TESTS, test=test)]()
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelEpsilon(Result):
     """Label-ε of the worst row of each batch: a deterministic lower bound, one label flipped ("replace").
@@ -170,8 +163,7 @@ def label_epsilon(
 
     One step of binary logistic DP-SGD releases (1/N)Σ_r clip_C(C_r e_r) + noise of σC/N, with C_r = dZ_r/dW and e = p −
     y. The attacker compares the batch with the one in which label r is flipped (Yuan, Xue, Wang and Shen 2022,
-    Algorithm 2). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio"
-    ≤ `replacement`.
+    Algorithm 2). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio" ≤ `replacement`.
 
     Args:
         jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released; leading dimensions are
@@ -206,7 +198,7 @@ def label_epsilon(
     if not 1e-290 < clip < 1e290:
         raise ValueError(f"`max_grad_norm` must be in (1e-290, 1e290), got {clip!r}")
     slack = validate.below_one(delta=delta)
-    chosen = _parse_test(test)
+    chosen = test if isinstance(test, LabelTest) else TESTS[validate.one_of(*TESTS, test=test)]()
     which, compose = chosen.name, chosen.composes
     rows, norms, e = _parse_rows(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):

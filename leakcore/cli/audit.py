@@ -30,7 +30,7 @@ from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed
 from leakcore.cli.options import QUIET, as_json
 from leakcore.cli.output import finish
-from leakcore.cli.training import audited_training_options
+from leakcore.cli.scheme_options import audited_training_options
 
 if TYPE_CHECKING:
     from leakcore import audit as audits

@@ -190,10 +190,8 @@ def _plain(value: Any) -> Any:
 def _as_written(form: Form, typed: set[str], *, of_file: bool) -> dict[str, str]:
     """What the user wrote, or would write, by the library's name for the same value: an option or section.key.
 
-    Args:
-        form: the form of audit.
-        typed: keys for which options were typed.
-        of_file: whether there is a configuration file, which has the other keys or could have them.
+    typed: keys for which options were typed. of_file: whether a configuration file has the other keys or could have
+    them.
     """
     from leakcore.audit import config_schema
 
@@ -279,13 +277,9 @@ _OUT = Path("leakcore-report")
 
 
 def places_of(report: Any, names: Mapping[str, str], *, optional: bool) -> tuple[Path | None, dict[str, Path]]:
-    """(folder, further files by format) of the report, all of which can be written.
-
-    Args:
-        report: the settings of [report].
-        names: options by the keys for which they were typed.
-        optional: whether there is no folder where --json PATH or --html says where the report goes.
-    """
+    """(folder, further files by format) of the report, all of which can be written. names: options by the keys for
+    which they were typed. optional: whether there is no folder where --json PATH or --html says where the report
+    goes."""
     named = report.json not in (None, "-") or report.html is not None
     folder = None if optional and named and report.out is None else Path(report.out or _OUT)
     places = {
@@ -320,15 +314,8 @@ def require_distinct(
 def exit_with(
     result: audits.AuditReport, folder: Path | None, report: Any, own: Mapping[str, Path], *, written: bool
 ) -> NoReturn:
-    """Write and print the report, and leave with the gate's exit code.
-
-    Args:
-        result: the report.
-        folder: where report.html and report.json go; None for nowhere.
-        report: the settings of [report].
-        own: further files by their format, as `places_of` returns them.
-        written: whether the audit itself wrote the report into the folder, without a limit.
-    """
+    """Write the report into the folder and the `own` files by their format, print it, and leave with the gate's exit
+    code. written: whether the audit itself wrote the report into the folder, without a limit."""
     limit = report.fail_above
     if limit is not None:
         result = checked(lambda: result.with_limit(limit))

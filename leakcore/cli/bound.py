@@ -11,7 +11,7 @@ from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
 from leakcore.cli.options import SEED, as_json, prior_options
 from leakcore.cli.output import finish
-from leakcore.cli.training import training_options
+from leakcore.cli.scheme_options import training_options
 
 if TYPE_CHECKING:
     from leakcore.bounds import ReconstructionBound

@@ -47,12 +47,8 @@ def checked(call: Callable[[], T], *, pieces: Path | None = None, names: Mapping
 
     ArithmeticError is a number that would not be reliable, or a training that overflowed; OSError a data set that is
     not there, or a full disk (a closed pipe is left to `Commands`). An interruption stays one in whatever error it is
-    wrapped.
-
-    Args:
-        call: the library's function, with its arguments bound.
-        pieces: folder of finished pieces; a message after Ctrl-C says whether the same command goes on from there.
-        names: options by the names of the library's arguments, where these are not the command's parameters.
+    wrapped; its message says whether the same command goes on from the finished `pieces`. `names` are options by the
+    names of the library's arguments, where these are not the command's parameters.
     """
     try:
         return call()

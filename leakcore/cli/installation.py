@@ -34,12 +34,9 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     width = max(map(len, facts))
     for name, value in facts.items():
         between = "\n" + " " * (width + 2) if name in ("missing", "wrong") else ", "
-        text = between.join(map(str, value)) or "none" if isinstance(value, list) else _yes_or_no(value)
+        said = ("no", "yes")[value] if isinstance(value, bool) else value
+        text = between.join(map(str, value)) or "none" if isinstance(value, list) else said
         yield f"{name.replace('_', ' '):<{width}}  {text}"
-
-
-def _yes_or_no(value: Any) -> Any:
-    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 @click.command()

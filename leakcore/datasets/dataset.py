@@ -168,9 +168,8 @@ def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) 
 
     `path` is a folder that holds the file directly or in its own subfolder. Without `path`, LEAKCORE_DATA is searched
     if it is set, then the cache (LEAKCORE_CACHE, or leakcore under XDG_CACHE_HOME or ~/.cache), then the mirrors, from
-    which the file is downloaded into the cache.
-    FileNotFoundError says where it was looked for and how to get it; ValueError where the bytes are not the canonical
-    ones.
+    which the file is downloaded into the cache. FileNotFoundError says where it was looked for and how to get it;
+    ValueError where the bytes are not the canonical ones.
     """
     searched = list(_folders(file, path))
     for folder in searched:

@@ -106,8 +106,9 @@ def imdb(
         lengths[i] = len(tokens)
         for j, word in enumerate(tokens[:count]):
             if word not in vectors:
-                drawn = _vector(word, size)
-                vectors[word] = (drawn / np.sqrt(size)).astype(np.float32)
+                # Of the word alone, not of the seed of a run.
+                own = kernels.generator(0, kernels.Stream.WORD_VECTORS, row=zlib.crc32(word.encode()))
+                vectors[word] = (own.normal(size=size) / np.sqrt(size)).astype(np.float32)
             features[i, :, j] = vectors[word]
     return Reviews(
         features=features.reshape(len(texts), -1),
@@ -120,11 +121,6 @@ def imdb(
         shape=(size, count),
         lengths=lengths,
     )
-
-
-def _vector(word: str, size: int) -> np.ndarray:
-    """(size,) standard normals that depend on the word alone, not on the seed of a run."""
-    return kernels.generator(0, kernels.Stream.WORD_VECTORS, row=zlib.crc32(word.encode())).normal(size=size)
 
 
 def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:

@@ -64,8 +64,7 @@ def release(
         `Release`, which attacks take as a gradient.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for a value or shape that is not allowed; the text names the argument.
 
     Guarantees:
         Deterministic; the same seed and step give the same noise.

@@ -29,7 +29,6 @@ from .trace.trace import Trace as Trace
 
 from .ensemble import arguments as arguments
 from .ensemble.sampling import Streams as Streams
-from .ensemble.workers import read_execution as read_execution
 from .trace.join import joined as joined
 from .trace.trace import Divisor as Divisor
 from .trace.trace import parse_divisor as parse_divisor

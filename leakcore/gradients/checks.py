@@ -47,12 +47,8 @@ def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def trained_parameters(model: Any, mixing: bool = False) -> dict[str, nn.Parameter]:
-    """{name: parameter} of the parameters that require grad, at least one. `mixing` allows batch norms to mix samples.
-
-    Raises:
-        ValueError: if there are none, or as `require_still`.
-        TypeError: if the model is not a torch module.
-    """
+    """{name: parameter} of the parameters that require grad; `mixing` allows batch norms to mix samples. ValueError if
+    there are none, or as `require_still`; TypeError if the model is not a torch module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

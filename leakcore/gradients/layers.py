@@ -61,8 +61,7 @@ class LayeredModel:
             least: smallest number of inputs.
 
         Raises:
-            ValueError: names the argument.
-            TypeError: for an argument of another type.
+            ValueError, TypeError: for an argument that is not allowed, which the text names.
         """
         import torch
 
@@ -200,8 +199,7 @@ def layer_gradients(
         {layer: (rows, parameters of the layer) float32}.
 
     Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument, its value and what is allowed.
 
     Guarantees:
         The result is deterministic for one machine, torch build and number of torch threads.
@@ -247,9 +245,7 @@ def _per_sample(
     model: LayeredModel, names: Sequence[str]
 ) -> Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]:
     """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters.
-
-    Sample by sample where torch cannot batch a layer (an LSTM in float64).
-    """
+    Sample by sample where torch cannot batch a layer (an LSTM in float64)."""
     import torch
 
     value, own = model.loss_of_row(names)

@@ -123,10 +123,8 @@ def _is_code(value: Any) -> bool:
 
 
 def _used_by(code: Any) -> Iterator[Any]:
-    """What a function, or a class of the user's own, can change.
-
-    That is closures, defaults, and the module's variables that it names, if they are data.
-    """
+    """What a function, or a class of the user's own, can change. That is closures, defaults, and the module's variables
+    that it names, if they are data."""
     if (getattr(code, "__module__", None) or "").partition(".")[0] in _OTHERS:  # None: code that `exec` ran
         return
     if isinstance(code, type):
@@ -169,11 +167,8 @@ def _restore_container(live: Any, copy: Any) -> None:
 
 
 def _restore_array(tensor: Any, before: Any) -> bool:
-    """Restore an array, and return whether it had changed.
-
-    Tensors are written through `.data`, so that autograd does not count a change.
-
-    """
+    """Restore an array, and return whether it had changed. Tensors are written through `.data`, so that autograd does
+    not count a change."""
     if isinstance(tensor, np.ndarray):
         if tensor.flags.writeable:
             tensor[...] = before

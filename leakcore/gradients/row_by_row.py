@@ -70,9 +70,7 @@ class RowByRow:
         self, k: int, leaves: list[torch.Tensor], feed: Feed, seed: tuple[int, int], state: State
     ) -> Sequence[torch.Tensor | None]:
         """The gradient of the row alone, or of a batch that holds it twice, because some models drop a batch of one.
-
-        Once the second way was needed, it is used for all further rows.
-        """
+        Once the second way was needed, it is used for all further rows."""
         first: Exception | None = None
         for twice in (True,) if self._twice else (False, True):
             try:
@@ -110,8 +108,7 @@ class RowByRow:
 
     def _loss(self, outputs: Any, y: Any, twice: bool) -> torch.Tensor:
         """The criterion of one row. For two equal rows a mean is unchanged; a sum, or one value per row, is twice as
-        large.
-        """
+        large."""
         values = self._criterion(outputs, y)
         return values.sum() / 2 if twice and (values.numel() > 1 or not self._mean) else values.sum()
 

@@ -118,13 +118,8 @@ _handlers: dict[str, Any] = {}
 def register(name: str, work: Callable[[list[np.ndarray], list[np.ndarray], dict[str, float]], None]) -> None:
     """Let XLA's CPU programs call `work(arguments, results, attributes)` as the target `name`.
 
-    Args:
-        name: name of the target.
-        work: reads arrays over XLA's buffers, and writes into others; attributes are float64 numbers. What it raises
-            becomes the error of the XLA program.
-
-    Raises:
-        ImportError: if this JAX has another foreign function interface.
+    work: reads arrays over XLA's buffers, and writes into others; attributes are float64 numbers. What it raises
+    becomes the error of the XLA program. ImportError: this JAX has another foreign function interface.
     """
     import jax
 

@@ -7,9 +7,8 @@ depends on the number of threads or on how work is cut up.
 
 Random numbers: Philox4x32-10, a pure function of (seed, purpose, step, sample index). The promise: same seed, same
 integers, on every machine and device, for the life of a major version; floating results agree to a few units in the
-last place.
-The generator is statistical, not cryptographic: noise for a model that will be released must come from a secure
-source (`noise=`), never from a seed.
+last place. The generator is statistical, not cryptographic: noise for a model that will be released must come from a
+secure source (`noise=`), never from a seed.
 """
 
 from leakcore._base.lazy import attach as _attach

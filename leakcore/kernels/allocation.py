@@ -13,7 +13,7 @@ from leakcore import _C
 from leakcore._base import memory_limit, validate
 from leakcore._base.digest import digest
 from leakcore.kernels import arrays, threads
-from leakcore.kernels.mixture import Brackets, MixtureTail, finish
+from leakcore.kernels.mixture import Brackets, Draws, MixtureTail, finish, read_thresholds
 from leakcore.kernels.random import MAX_DRAWS, float_dtype
 
 _MAX_BINS = 2**24
@@ -52,8 +52,7 @@ class Allocation:
             that is not 0, so a banded F is cheap.
 
     Raises:
-        ValueError: names the argument that is out of range, or a σ so small that exponents leave float64.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument that is not allowed, or a σ so small that exponents leave float64.
 
     Example:
         >>> from leakcore import kernels
@@ -153,8 +152,7 @@ def allocation_log_ratio(
         (num_samples,).
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Stable for every σ, k and factor. The bits do not depend on threads or ranges.
@@ -170,13 +168,14 @@ def allocation_log_ratio(
     """
     kernel = "allocation_log_ratio"
     target = float_dtype(kernel, dtype)
-    call = _Call.read(allocation, num_samples, under, seed, first_sample, target)
+    validate.instance(Allocation, allocation=allocation)
+    draws = Draws.read(num_samples, under, seed, first_sample, target)
     library = arrays.read_like(kernel, like)
-    memory_limit.require(call.num_samples * target.itemsize, num_samples=call.num_samples)
-    values = library.empty((call.num_samples,), target)
+    memory_limit.require(draws.num_samples * target.itemsize, num_samples=draws.num_samples)
+    values = library.empty((draws.num_samples,), target)
     start = library.address(values)
-    for offset, shared in call.shards(library.place):
-        _C.allocation_log_ratio(**shared, out=start + offset * target.itemsize)
+    for offset, call in _calls(allocation, draws, library.place):
+        _C.allocation_log_ratio(**call, out=start + offset * target.itemsize)
     return library.give(values)
 
 
@@ -210,8 +209,7 @@ def allocation_tail(
         A `MixtureTail` with `.counts`, `.sums` and `.num_samples`.
 
     Raises:
-        ValueError: names the argument that is out of range, or NaN thresholds.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument that is not allowed, or NaN thresholds.
 
     Guarantees:
         Those of `mixture_tail`: shards merge to the same bits in any order.
@@ -226,74 +224,35 @@ def allocation_tail(
         (True, 1000)
     """
     kernel = "allocation_tail"
-    call = _Call.read(allocation, num_samples, under, seed, first_sample, float_dtype(kernel, dtype))
+    validate.instance(Allocation, allocation=allocation)
+    draws = Draws.read(num_samples, under, seed, first_sample, float_dtype(kernel, dtype))
     library = arrays.read_like(kernel, like)
-    wanted = validate.real_array(
-        "a number, not NaN", lambda v: ~np.isnan(v), thresholds=thresholds
-    ).copy()  # the caller's own may change
+    wanted = read_thresholds(thresholds)
     brackets = Brackets(wanted, None, library)
-    for _, shared in call.shards(library.place):
-        _C.allocation_tail(
-            **shared,
-            num_thresholds=brackets.ascending.shape[1],
-            thresholds=arrays.address(brackets.ascending),
-            counts=library.address(brackets.counts),
-            sums=library.address(brackets.sums),
-        )
+    for _, call in _calls(allocation, draws, library.place):
+        _C.allocation_tail(**call, **brackets.arguments())
     return finish(
         brackets.exact(),
         thresholds=wanted,
         configs=None,
-        samples=((call.first, call.first + call.num_samples),),
-        experiment=call.digest(),
+        samples=((draws.first, draws.first + draws.num_samples),),
+        experiment=digest(allocation._digest(), draws.seed, draws.alternative, draws.single),
         like=like,
     )
 
 
-class _Call(NamedTuple):
-    """The validated arguments that `allocation_log_ratio` and `allocation_tail` share."""
-
-    pair: Allocation
-    num_samples: int
-    alternative: bool
-    seed: int
-    first: int
-    single: bool
-
-    @classmethod
-    def read(
-        cls, allocation: Allocation, num_samples: int, under: str, seed: int, first_sample: int, dtype: np.dtype[Any]
-    ) -> _Call:
-        validate.instance(Allocation, allocation=allocation)
-        count = validate.integer(0, 2**63 - 1, num_samples=num_samples)
-        side = validate.one_of("null", "alternative", under=under)
-        key = validate.seed(seed=seed)
-        first = validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
-        return cls(allocation, count, side == "alternative", key, first, dtype.itemsize == 4)
-
-    def shards(self, place: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(offset, arguments): native calls short enough for Ctrl-C to get through between them."""
-        allowed = _WORK_PER_CALL if place is arrays.CPU else _WORK_PER_LAUNCH
-        size = min(max(int(allowed / self.pair._work()) // _BLOCK, 1) * _BLOCK, _SAMPLES_PER_LAUNCH)
-        shared = {"seed": self.seed, "alternative": self.alternative, "single": self.single, **self.pair._arguments()}
-        begin = 0
-        while begin < self.num_samples:
-            # Blocks lie at multiples of their size: a cut elsewhere would have two calls compute one.
-            length = min(size - (self.first + begin) % _BLOCK, self.num_samples - begin)
-            yield (
-                begin,
-                {
-                    "first_sample": self.first + begin,
-                    "num_samples": length,
-                    **shared,
-                    "place": place,
-                    "schedule": threads.schedule_now(),
-                },
-            )
-            begin += length
-
-    def digest(self) -> str:
-        return digest(self.pair._digest(), self.seed, self.alternative, self.single)
+def _calls(pair: Allocation, draws: Draws, place: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(offset, arguments): native calls short enough for Ctrl-C to get through between them."""
+    allowed = _WORK_PER_CALL if place is arrays.CPU else _WORK_PER_LAUNCH
+    size = min(max(int(allowed / pair._work()) // _BLOCK, 1) * _BLOCK, _SAMPLES_PER_LAUNCH)
+    shared = {"seed": draws.seed, "alternative": draws.alternative, "single": draws.single, **pair._arguments()}
+    begin = 0
+    while begin < draws.num_samples:
+        # Blocks lie at multiples of their size: a cut elsewhere would have two calls compute one.
+        length = min(size - (draws.first + begin) % _BLOCK, draws.num_samples - begin)
+        own = {"first_sample": draws.first + begin, "num_samples": length, "schedule": threads.schedule_now()}
+        yield begin, {**shared, **own, "place": place}
+        begin += length
 
 
 def _read_factor(factor: Any, bins: int) -> tuple[Any, _Rows]:

@@ -43,8 +43,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would triple the time it takes to make one
 class Array:
     """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type, its origin, and the
-    library that makes results for it. On a CUDA device `values` is a header: no element may be read.
-    """
+    library that makes results for it. On a CUDA device `values` is a header: no element may be read."""
 
     name: str
     values: np.ndarray
@@ -82,12 +81,6 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
         )
 
 
-def _bits(x: Any, narrow: bool) -> np.ndarray:
-    """A tensor's own memory: of bfloat16, which NumPy has no type for, the bits."""
-    values: np.ndarray = (x.view(sys.modules["torch"].int16) if narrow else x).numpy()
-    return values
-
-
 def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
     on_cpu = x.is_cpu
@@ -109,7 +102,8 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     narrow = x.dtype == torch.bfloat16
     try:
         with array_memory.untransformed():
-            values = _bits(whole, narrow)
+            # Of bfloat16, which NumPy has no type for, the bits.
+            values: np.ndarray = (whole.view(torch.int16) if narrow else whole).numpy()
     except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
         if dtype not in _DTYPE_CODES and dtype != "bool":  # of eight bits
@@ -168,12 +162,9 @@ def _any(kernel: str, name: str, x: Any) -> Array:
 
 
 def read(kernel: str, name: str, x: Any) -> Array:
-    """A caller's floating-point array, without a copy.
-
-    Raises TypeError (not an array, masked, sparse, integer or otherwise unsupported type) and ValueError (requires
-    grad, wrong device, a CUDA array in a CPU-only build, byte order or alignment); each names the kernel and the
-    argument.
-    """
+    """A caller's floating-point array, without a copy. Raises TypeError (not an array, masked, sparse, integer or
+    otherwise unsupported type) and ValueError (requires grad, wrong device, a CUDA array in a CPU-only build, byte
+    order or alignment); each names the kernel and the argument."""
     array = _any(kernel, name, x)
     values = array.values
     if array.dtype not in _DTYPE_CODES:

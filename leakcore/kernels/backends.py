@@ -109,10 +109,8 @@ class Host(Library):
 
 
 class OnDevice(Library):
-    """A CUDA device and the stream that the library is using there.
-
-    RuntimeError where that stream is being captured into a graph, before anything of a call goes there.
-    """
+    """A CUDA device and the stream that the library is using there. RuntimeError where that stream is being captured
+    into a graph, before anything of a call goes there."""
 
     def __init__(self, index: int, stream: int) -> None:
         _C.require_stream(index, stream)
@@ -280,10 +278,8 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def serve(x: Any) -> tuple[OnDevice, Any] | None:
-    """The library for an array on a CUDA device, and the array as that library sees it; None for any other.
-
-    Raises TypeError if neither torch nor CuPy can read the array.
-    """
+    """The library for an array on a CUDA device, and the array as that library sees it; None for any other. Raises
+    TypeError if neither torch nor CuPy can read the array."""
     for library in LIBRARIES:
         if library.owns(x):
             return library.of(x), x

@@ -35,43 +35,38 @@ class _Schedules(NamedTuple):
     rate_address: int
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Mixture:
-    """The validated arguments that `mixture_log_ratio` and `mixture_tail` share."""
+class Draws(NamedTuple):
+    """Which samples a call draws: the validated arguments that all kernels of log ratios share."""
 
-    schedules: _Schedules
+    num_samples: int
     alternative: bool
-    single: bool
     seed: int
     first: int
-    count: int
+    single: bool
 
-    @property
-    def configs(self) -> int:
-        return len(self.schedules.sigma)
+    @classmethod
+    def read(cls, num_samples: int, under: str, seed: int, first_sample: int, dtype: np.dtype[Any]) -> Draws:
+        count = validate.integer(0, 2**63 - 1, num_samples=num_samples)
+        side = validate.one_of("null", "alternative", under=under)
+        key = validate.seed(seed=seed)
+        first = validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
+        return cls(count, side == "alternative", key, first, dtype.itemsize == 4)
 
-    @property
-    def several(self) -> bool:
-        return self.schedules.several
 
-    def shards(self, on_device: bool) -> list[tuple[int, int]]:
-        """(offset, length): native calls short enough for Ctrl-C to get through between them."""
-        if on_device and self.configs > _CONFIGS_PER_LAUNCH:
-            raise ValueError(
-                f"`noise_multiplier` and `sample_rate` must have at most {_CONFIGS_PER_LAUNCH} configurations on a "
-                f"GPU, got {self.configs}"
-            )
-        allowed = _SAMPLE_STEPS_PER_LAUNCH if on_device else _SAMPLE_STEPS_PER_CALL
-        cells = self.schedules.sigma.size
-        if 0 < self.count * cells <= allowed and self.count <= _SAMPLES_PER_LAUNCH:
-            return [(0, self.count)]
-        size = max(allowed // max(cells, 1) // _BLOCK, 64) * _BLOCK
-        size = min(size, _SAMPLES_PER_LAUNCH)
-        return [(a, min(size, self.count - a)) for a in range(0, self.count, size)] if self.configs else []
-
-    def digest(self) -> str:
-        sigma, rate, several, *_ = self.schedules
-        return digest(self.seed, self.alternative, self.single, several, sigma, rate)
+def _shards(schedules: _Schedules, count: int, place: Any) -> list[tuple[int, int]]:
+    """(offset, length): native calls short enough for Ctrl-C to get through between them."""
+    configs, steps = schedules.sigma.shape
+    if place is not arrays.CPU and configs > _CONFIGS_PER_LAUNCH:
+        raise ValueError(
+            f"`noise_multiplier` and `sample_rate` must have at most {_CONFIGS_PER_LAUNCH} configurations on a GPU, "
+            f"got {configs}"
+        )
+    allowed = _SAMPLE_STEPS_PER_CALL if place is arrays.CPU else _SAMPLE_STEPS_PER_LAUNCH
+    cells = configs * steps
+    if 0 < count * cells <= allowed and count <= _SAMPLES_PER_LAUNCH:
+        return [(0, count)]
+    size = min(max(allowed // max(cells, 1) // _BLOCK, 64) * _BLOCK, _SAMPLES_PER_LAUNCH)
+    return [(a, min(size, count - a)) for a in range(0, count, size)] if configs else []
 
 
 def mixture_log_ratio(
@@ -111,8 +106,7 @@ def mixture_log_ratio(
         (num_samples,), or (configs, num_samples).
 
     Raises:
-        ValueError: names the argument that is out of range, or a schedule of another length.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument that is not allowed, or a schedule of another length.
 
     Guarantees:
         Stable for every σ and q. The bits do not depend on threads or ranges; processors without fused multiply-add
@@ -129,15 +123,16 @@ def mixture_log_ratio(
     """
     kernel = "mixture_log_ratio"
     target = float_dtype(kernel, dtype)
-    single = target.itemsize == 4
-    mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
+    draws = Draws.read(num_samples, under, seed, first_sample, target)
+    schedules = _read_schedules(noise_multiplier, sample_rate, steps)
+    configs, count = len(schedules.sigma), draws.num_samples
     library = arrays.read_like(kernel, like)
     if out is None:
-        memory_limit.require(mixture.configs * mixture.count * target.itemsize, num_samples=mixture.count)
-        values = library.empty((mixture.configs, mixture.count), target)
+        memory_limit.require(configs * count * target.itemsize, num_samples=count)
+        values = library.empty((configs, count), target)
         start = library.address(values)
     else:
-        shape = (mixture.configs, mixture.count) if mixture.several else (mixture.count,)
+        shape = (configs, count) if schedules.several else (count,)
         if type(out) is np.ndarray and out.dtype == target and out.shape == shape and out.flags.carray:
             start = arrays.address(out)  # the usual case, whose reading in full would take as long as 4,000 samples
         else:
@@ -145,27 +140,26 @@ def mixture_log_ratio(
             if not result.values.flags.c_contiguous:
                 raise ValueError(f"{kernel}: `out` must be contiguous, got strides of {result.values.strides} bytes")
             library, start = result.library, arrays.address(result.values)
-    num_configs, num_steps = mixture.schedules.sigma.shape
-    for offset, length in mixture.shards(library.place is not arrays.CPU):
+    for offset, length in _shards(schedules, count, library.place):
         _C.mixture_log_ratio(
-            seed=mixture.seed,
-            first_sample=mixture.first + offset,
+            seed=draws.seed,
+            first_sample=draws.first + offset,
             num_samples=length,
-            alternative=mixture.alternative,
-            single=mixture.single,
-            configs=num_configs,
-            steps=num_steps,
-            noise_multiplier=mixture.schedules.sigma_address,
-            sample_rate=mixture.schedules.rate_address,
+            alternative=draws.alternative,
+            single=draws.single,
+            configs=configs,
+            steps=schedules.sigma.shape[1],
+            noise_multiplier=schedules.sigma_address,
+            sample_rate=schedules.rate_address,
             out=start + offset * target.itemsize,
-            config_stride=mixture.count,
+            config_stride=count,
             written=out is not None,
             place=library.place,
             schedule=threads.schedule_now(),
         )
     if out is not None:
         return out
-    return library.give(values if mixture.several else values[0])
+    return library.give(values if schedules.several else values[0])
 
 
 def mixture_tail(
@@ -204,8 +198,7 @@ def mixture_tail(
         A `MixtureTail` with `.counts`, `.sums` and `.num_samples`.
 
     Raises:
-        ValueError: names the argument that is out of range, NaN thresholds, or a schedule of another length.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: names the argument that is not allowed, NaN thresholds, or a schedule of another length.
 
     Guarantees:
         e^{−L} is summed exactly, in integers, so shards (`shard + shard`) merge to the same bits in any order. The
@@ -222,35 +215,30 @@ def mixture_tail(
         (True, 1000)
     """
     kernel = "mixture_tail"
-    single = float_dtype(kernel, dtype).itemsize == 4
-    mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
+    draws = Draws.read(num_samples, under, seed, first_sample, float_dtype(kernel, dtype))
+    schedules = _read_schedules(noise_multiplier, sample_rate, steps)
     library = arrays.read_like(kernel, like)
-    wanted = validate.real_array(
-        "a number, not NaN", lambda v: ~np.isnan(v), thresholds=thresholds
-    ).copy()  # the caller's own may change
-    configs = mixture.configs if mixture.several else None
+    wanted = read_thresholds(thresholds)
+    configs = len(schedules.sigma) if schedules.several else None
     if configs is not None and wanted.ndim > 1 and wanted.shape[0] != configs:
         raise ValueError(
             f"`thresholds` must be a number, an array of one dimension, or one of shape ({configs}, ...), a row for "
             f"each of the {configs} configurations, got shape {wanted.shape}"
         )
     brackets = Brackets(wanted, configs, library)
-    num_configs, num_steps = mixture.schedules.sigma.shape
-    for offset, length in mixture.shards(library.place is not arrays.CPU):
+    sigma, rate, several, *_ = schedules
+    for offset, length in _shards(schedules, draws.num_samples, library.place):
         _C.mixture_tail(
-            seed=mixture.seed,
-            first_sample=mixture.first + offset,
+            seed=draws.seed,
+            first_sample=draws.first + offset,
             num_samples=length,
-            alternative=mixture.alternative,
-            single=mixture.single,
-            configs=num_configs,
-            steps=num_steps,
-            noise_multiplier=mixture.schedules.sigma_address,
-            sample_rate=mixture.schedules.rate_address,
-            num_thresholds=brackets.ascending.shape[1],
-            thresholds=arrays.address(brackets.ascending),
-            counts=library.address(brackets.counts),
-            sums=library.address(brackets.sums),
+            alternative=draws.alternative,
+            single=draws.single,
+            configs=len(sigma),
+            steps=sigma.shape[1],
+            noise_multiplier=schedules.sigma_address,
+            sample_rate=schedules.rate_address,
+            **brackets.arguments(),
             place=library.place,
             schedule=threads.schedule_now(),
         )
@@ -258,33 +246,22 @@ def mixture_tail(
         brackets.exact(),
         thresholds=wanted,
         configs=configs,
-        samples=((mixture.first, mixture.first + mixture.count),),
-        experiment=mixture.digest(),
+        samples=((draws.first, draws.first + draws.num_samples),),
+        experiment=digest(draws.seed, draws.alternative, draws.single, several, sigma, rate),
         like=like,
     )
 
 
-def _mixture(
-    num_samples: int,
-    noise_multiplier: Any,
-    sample_rate: Any,
-    steps: int,
-    under: str,
-    seed: int,
-    first_sample: int,
-    single: bool,
-) -> _Mixture:
-    count = validate.integer(0, 2**63 - 1, num_samples=num_samples)
+def read_thresholds(thresholds: Any) -> np.ndarray:
+    """A copy, for the caller's own may change; the error names it."""
+    return np.array(validate.real_array("a number, not NaN", lambda v: ~np.isnan(v), thresholds=thresholds))
+
+
+def _read_schedules(noise_multiplier: Any, sample_rate: Any, steps: int) -> _Schedules:
     # A search calls with the same two numbers many times over, in calls that may be short.
     plain = type(noise_multiplier) is type(sample_rate) is float and type(steps) is int
-    if plain and steps <= _REMEMBERED_STEPS:
-        schedules = _remembered(noise_multiplier, sample_rate, steps)
-    else:
-        schedules = _schedules(noise_multiplier, sample_rate, steps)
-    side = validate.one_of("null", "alternative", under=under)
-    key = validate.seed(seed=seed)
-    first = validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
-    return _Mixture(schedules, side == "alternative", single, key, first, count)
+    read = _remembered if plain and steps <= _REMEMBERED_STEPS else _schedules
+    return read(noise_multiplier, sample_rate, steps)
 
 
 def _schedules(noise_multiplier: Any, sample_rate: Any, steps: Any) -> _Schedules:
@@ -413,6 +390,15 @@ class Brackets:
         self.counts = library.from_host(np.zeros((*self.ascending.shape, 2), dtype=np.int64))
         # Digits are unsigned, which not every library has a type for.
         self.sums = library.from_host(np.zeros((*self.ascending.shape, 3, _C.sum_digits), dtype=np.int64))
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of a native call that adds to them."""
+        return {
+            "num_thresholds": self.ascending.shape[1],
+            "thresholds": arrays.address(self.ascending),
+            "counts": self.library.address(self.counts),
+            "sums": self.library.address(self.sums),
+        }
 
     def exact(self) -> Exact:
         counts = self.library.to_host(self.counts).reshape(-1, 2)

@@ -88,8 +88,7 @@ def standard_normal(
         An array of that shape, or `out`.
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         On CUDA the values equal those of CPUs with fused multiply-add, bit for bit.
@@ -132,8 +131,7 @@ def uniform(
         A float64 array of that shape in the open interval (0, 1), or `out`.
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import kernels
@@ -263,8 +261,7 @@ def generator(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0) 
         A `numpy.random.Generator`.
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import kernels
@@ -294,8 +291,7 @@ def subseed(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0, bi
         An integer in [0, 2**bits).
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import kernels
@@ -322,8 +318,7 @@ def torch_generator(seed: int, purpose: Stream | str, *, step: int = 0, row: int
         A `torch.Generator`.
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> import torch
@@ -354,8 +349,7 @@ def torch_seeded(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 
         A context manager.
 
     Raises:
-        ValueError: names the argument that is out of range.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> import torch

@@ -104,7 +104,8 @@ def solve_labels(
             f"{jac.shape}, got {grad.shape}"
         )
     epsilon = max(jac.epsilon, grad.epsilon)
-    cut = _default_cut(jac.epsilon, max(n, d)) if rcond is None else validate.below_one(rcond=rcond)
+    arithmetic = float(np.finfo(np.float64).eps) * max(n, d)
+    cut = min(max(jac.epsilon, arithmetic), 0.5) if rcond is None else validate.below_one(rcond=rcond)
 
     # N products, their mean and N entries of the Jacobian (|e| <= 1) in each of d columns.
     lost = n * (n + 2) * math.sqrt(d) * max(jac.vanishing, grad.vanishing)
@@ -172,11 +173,6 @@ def solve_labels(
 def _not_finite(kernel: str, what: str, batch: tuple[int, ...], position: tuple[int, ...]) -> ValueError:
     where = "" if not batch else f"[{', '.join(map(str, position))}]"
     return ValueError(f"{kernel}: `{what}{where}` must be finite, but has a NaN or an infinity")
-
-
-def _default_cut(epsilon: float, size: int) -> float:
-    arithmetic = float(np.finfo(np.float64).eps) * size
-    return min(max(epsilon, arithmetic), 0.5)
 
 
 def _position(batch: tuple[int, ...], at: tuple[int, ...], index: int) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""Where the leak sits: measures of what each layer's gradient carries."""
+"""Where the leak sits: measures of what each layer's gradient carries.
+
+Whatever takes an argument that is not allowed raises a ValueError or TypeError that names the argument.
+"""
 
 from leakcore._base.lazy import attach as _attach
 

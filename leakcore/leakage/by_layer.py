@@ -211,7 +211,7 @@ def by_layer(
 
     Guarantees:
         Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and
-        none.
+        none. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -370,7 +370,7 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
         {name: (n,) booleans}; both sides are equal in number up to ties.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -21,10 +21,8 @@ from leakcore._base.process_wide import one_thread
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """Rows that belong together, such as one sample in several snapshots, make a unit; else each row is one.
-
-    rows: (n,) number of the unit of each row. labels, strata: (units,) class and number of the stratum of each.
-    """
+    """Rows that belong together, such as one sample in several snapshots, make a unit; else each row is one. rows: (n,)
+    number of the unit of each row. labels, strata: (units,) class and number of the stratum of each."""
 
     rows: np.ndarray
     labels: np.ndarray

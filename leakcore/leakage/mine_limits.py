@@ -28,10 +28,8 @@ _BLENDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 @dataclasses.dataclass(frozen=True)
 class Likelihoods:
-    """log q(v|u) of a side of classes: of each held-out row's own class, and of each row of the pilot.
-
-    counts: rows of each class. total: how many classes there are, whether or not they occur; q is of shares of all.
-    """
+    """log q(v|u) of a side of classes: of each held-out row's own class, and of each row of the pilot. counts: rows of
+    each class. total: how many classes there are, whether or not they occur; q is of shares of all."""
 
     own: np.ndarray
     pilot: np.ndarray
@@ -66,10 +64,8 @@ def lower_limit(table: np.ndarray, pilot: np.ndarray, alpha: float, likelihoods:
 
 def lowest_entropy(counts: np.ndarray, alpha: float, total: int) -> float:
     """P(limit > H) ≤ α of the entropy of at most `total` classes, from how often each occurred in independent draws.
-
     Each share lies between exact limits, those of all `total` classes together; −p log p is concave, so its least value
-    is at one of them. Which classes there are must not have been chosen on these draws.
-    """
+    is at one of them. Which classes there are must not have been chosen on these draws."""
     occurred = counts[counts > 0]
     if len(occurred) < 2:
         return 0.0

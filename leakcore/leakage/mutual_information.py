@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore._base.workers import collected
 from leakcore.leakage import mine_limits
 from leakcore.leakage.families import initial_layers
@@ -125,6 +125,7 @@ def mutual_information(
     Guarantees:
         Deterministic by seed, on a machine and torch build. `interval` covers if rows are independent draws;
         coordinates of more than `components` columns come from all rows of their own side, which this ignores.
+        ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -163,27 +164,28 @@ def mutual_information(
     largest, classes = min(u.largest, v.largest), u.codes is not None or v.codes is not None
     reach = float(stdtrit(answer.rows - 1, (1 + level) / 2)) * answer.error
     low, high = (min(end, largest) for end in (answer.value - reach, answer.value + reach))
-    return of_attack(
-        MutualInformation,
+    return MutualInformation(
         value=min(answer.value, largest),
-        confidence=level,
-        interval=(answer.lower, largest),
         method=f"MINE, two hidden layers of {mine.hidden}, evaluated held out",
-        attacker="computationally unbounded, up to what the network finds",
-        notes=(
-            "of a lower bound: more information may be there",
-            f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
-            if largest < math.inf
-            else "no upper end: how many classes there are was not stated (num_classes=)"
-            if classes
-            else "no upper end: no number of rows gives one",
-            "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
-            "rows are independent draws: none occurs twice, and no two are of one sample",
-            *(
-                ("columns were chosen from all rows of their own side, which the interval ignores",)
-                if u.directions is not None or v.directions is not None
-                else ()
+        **attack_guarantee(
+            "computationally unbounded, up to what the network finds",
+            notes=(
+                "of a lower bound: more information may be there",
+                f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
+                if largest < math.inf
+                else "no upper end: how many classes there are was not stated (num_classes=)"
+                if classes
+                else "no upper end: no number of rows gives one",
+                "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
+                "rows are independent draws: none occurs twice, and no two are of one sample",
+                *(
+                    ("columns were chosen from all rows of their own side, which the interval ignores",)
+                    if u.directions is not None or v.directions is not None
+                    else ()
+                ),
             ),
+            confidence=level,
+            interval=(answer.lower, largest),
         ),
         seed=start,
         provenance="Belghazi et al. (2018), eqs. 10 and 12; Mo et al. (2021), Section 4.1",
@@ -359,9 +361,7 @@ class _Side:
 
     def rows(self, indices: np.ndarray, training: int) -> _Side:
         """These rows, in this order; classes that the first `training` of them do not hold become one kind, the last.
-
-        The network then is a function of the training rows alone, whatever else the others hold.
-        """
+        The network then is a function of the training rows alone, whatever else the others hold."""
         directions = None if self.directions is None else self.directions[indices]
         if self.codes is None:
             return dataclasses.replace(self, leading=self.leading[indices], directions=directions)
@@ -436,11 +436,9 @@ MOST_PAIRS = 20_000_000
 
 
 def screen(columns: np.ndarray, other: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` columns (n, d) most correlated on these training rows with a column of `other` (n, k).
-
-    The score of a column is its largest absolute correlation, or that of its distance from its median (which shows what
-    its sign hides), with any column of `other`. The rows on which columns are not chosen can still be held out.
-    """
+    """Indices of the `count` columns (n, d) most correlated on these training rows with a column of `other` (n, k). The
+    score of a column is its largest absolute correlation, or that of its distance from its median (which shows what its
+    sign hides), with any column of `other`. The rows on which columns are not chosen can still be held out."""
     some, target = columns[rows], _standardised(other[rows])
     scores = np.zeros(columns.shape[1])
     width = max(1, MOST_PAIRS // max(len(rows), target.shape[1]))

@@ -14,7 +14,7 @@ import torch
 from leakcore import kernels
 from leakcore._base import pictures, validate
 from leakcore._base.process_wide import quiet_batching
-from leakcore._base.results import Result, of_attack, parse_adjacency
+from leakcore._base.results import Result, attack_guarantee, parse_adjacency
 from leakcore.gradients import Functional, LayeredModel, lock_of
 
 if TYPE_CHECKING:
@@ -188,14 +188,15 @@ def measure_sensitivity(
     }
     if rng is not None and len(x) == 1:
         spread["F"] = np.sqrt(variance[0])
-    return of_attack(
-        Sensitivity,
+    return Sensitivity(
         value=means[wanted[0]],
         method="exact Jacobian norms, column by column"
         if rng is None
         else f"Hutchinson, {draws} directions per sample",
-        attacker="sees the gradient of one sample, layer by layer",
-        notes=("local: how the gradient moves for small changes of these inputs; not a bound on any attack",),
+        **attack_guarantee(
+            "sees the gradient of one sample, layer by layer",
+            notes=("local: how the gradient moves for small changes of these inputs; not a bound on any attack",),
+        ),
         seed=seed,
         provenance="Mo et al. (2021), eqs. 10 and 11",
         layers=names,
@@ -433,7 +434,7 @@ def l1_sensitivity(
         `L1Measured`, kind "lower".
 
     Guarantees:
-        Deterministic up to the model's own rounding.
+        Deterministic up to the model's own rounding. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -476,18 +477,19 @@ def l1_sensitivity(
     else:
         value, worst = float(norms.max()), (int(norms.argmax()),)
         layers = {name: float(v.max()) for name, v in alone.items()}
-    return of_attack(
-        L1Measured,
+    return L1Measured(
         value=value / size,
-        kind="lower",
         method="worst pair of the candidates" if relation == "replace" else "worst candidate",
-        adjacency=relation,
-        attacker="knows the model and all examples but one, sees the gradient",
-        notes=(
-            f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
-            "every candidate, with its target, is an example that may occur",
-            "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
-            "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
+        **attack_guarantee(
+            "knows the model and all examples but one, sees the gradient",
+            notes=(
+                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
+                "every candidate, with its target, is an example that may occur",
+                "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
+                "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
+            ),
+            adjacency=relation,
+            kind="lower",
         ),
         provenance="Lecture 13 (Lei 2024), Definition 4 (eq. 3.3) and eq. 4.2",
         worst=worst,

@@ -12,7 +12,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 
 _TIE = 1e-9
 """Distances (radians) that differ by less are equal: a permutation within the sets changes the mean's rounding."""
@@ -94,7 +94,8 @@ def subspace_distance(
         `SubspaceDistance`, or a mapping of them. A zero gradient has rank 0.
 
     Guarantees:
-        Deterministic. Invariant under orthogonal maps of the ambient space and invertible maps of the other.
+        Deterministic. Invariant under orthogonal maps of the ambient space and invertible maps of the other. ValueError
+        or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -174,14 +175,15 @@ def subspace_distance(
         null[k] = _distance(null_angles[space], null_ranks)
     # As far apart as spaces can lie: r₀ + r₁ − n dimensions must be shared.
     apart = max(0, min(ranks) - max(0, sum(ranks) - ambient))
-    return of_attack(
-        SubspaceDistance,
+    return SubspaceDistance(
         value=distances[space],
         method="Grassmann distance of mean gradients",
-        attacker="sees the layer's gradient averaged over rows with, and over rows without the attribute",
-        notes=(
-            "describes these gradients; compare it with the distance after the attribute's labels are permuted",
-            f"{ambient}-dimensional space of the gradient's {space}",
+        **attack_guarantee(
+            "sees the layer's gradient averaged over rows with, and over rows without the attribute",
+            notes=(
+                "describes these gradients; compare it with the distance after the attribute's labels are permuted",
+                f"{ambient}-dimensional space of the gradient's {space}",
+            ),
         ),
         seed=seed,
         provenance="Mo et al. (2021), eq. 13; Ye and Lim (2016), Theorem 12 for unequal ranks",

@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import array_memory, pictures, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore._base.workers import collected
 from leakcore.leakage.families import family_of
 from leakcore.leakage.held_out_gains import Gains, Problem, Units, gain_limits, gains_of, student
@@ -174,7 +174,8 @@ def v_information(
         `VInformation`. Calibration and intervals: docs/explanation/leakage.md.
 
     Guarantees:
-        Deterministic by seed, for any number of workers; fits use one thread.
+        Deterministic by seed, for any number of workers; fits use one thread. ValueError or TypeError names an argument
+        that does not fit.
 
     Example:
         >>> import numpy as np
@@ -226,19 +227,20 @@ def v_information(
 
     sizes, frequencies = np.bincount(units.labels), np.bincount(units.labels[units.rows]) / len(rows)
     prior_used = np.full(len(sizes), 1 / len(sizes)) if how.prior == "uniform" else frequencies
-    return of_attack(
-        VInformation,
+    return VInformation(
         value=out(value),
-        confidence=how.confidence,
-        interval=(out(low), out(high)),
         method=f"{name}, {how.folds}-fold cross-validation, calibrated on held-out rows",
-        attacker="sees the layer's gradient, and learned the family's best member from gradients with known attributes",
-        notes=(
-            "a stronger family may read more: no bound on any attack",
-            "compare layers above their label-permutation null only",
-            "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
-            "units taken as independent, their mean gain as normal",
-            f"no other class exists than the {len(sizes)} that occur: the upper ends count these",
+        **attack_guarantee(
+            "sees the layer's gradient, and learned the family's best member from gradients with known attributes",
+            notes=(
+                "a stronger family may read more: no bound on any attack",
+                "compare layers above their label-permutation null only",
+                "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
+                "units taken as independent, their mean gain as normal",
+                f"no other class exists than the {len(sizes)} that occur: the upper ends count these",
+            ),
+            confidence=how.confidence,
+            interval=(out(low), out(high)),
         ),
         seed=start,
         provenance="Mo et al. (2021), eqs. 6 and 7; Xu et al. (2020), Definition 1",

@@ -15,7 +15,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.process_wide import quiet_batching
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore._base.workers import collected
 from leakcore.attacks import ssim
 from leakcore.gradients import LayeredModel
@@ -154,6 +154,7 @@ def v_information_original(
 
     Guarantees:
         Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers.
+        ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -216,15 +217,16 @@ def invert_pairs(
         from scipy.special import stdtrit
 
         reach = stdtrit(count - 1, (1 + how.confidence) / 2) * each.std(axis=0, ddof=1) / math.sqrt(count)
-    return of_attack(
-        OriginalInformation,
+    return OriginalInformation(
         value=np.maximum(raw, 0.0),
-        confidence=how.confidence,
-        interval=(raw - reach, raw + reach),
         method=f"gradient inversion per pair of layers, cosine loss, {how.iterations} steps"
         + (f", total variation {how.total_variation:g}" if how.total_variation else ""),
-        attacker="sees the gradient of one sample for the pair of layers, knows the model and the target",
-        notes=("a better attack may reconstruct more: no bound", "a score from SSIM, not a density"),
+        **attack_guarantee(
+            "sees the gradient of one sample for the pair of layers, knows the model and the target",
+            notes=("a better attack may reconstruct more: no bound", "a score from SSIM, not a density"),
+            confidence=how.confidence,
+            interval=(raw - reach, raw + reach),
+        ),
         seed=seed,
         provenance="Mo et al. (2021), eqs. 6 and 8",
         raw=raw,

@@ -46,8 +46,7 @@ class RandomAllocation(Mechanism):
         fixed: whether the choice of the first epoch holds for all.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms

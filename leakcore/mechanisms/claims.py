@@ -19,10 +19,8 @@ from leakcore.numerics import AtomLaw, Bounded, Bracket, DominatingLaws, ExactCu
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Claim(Mechanism):
-    """A claim under whichever relation it was made.
-
-    One under add-remove is one under replacement as well, of twice the distance: a row goes, and another comes.
-    """
+    """A claim under whichever relation it was made. One under add-remove is one under replacement as well, of twice the
+    distance: a row goes, and another comes."""
 
     _relations: ClassVar[tuple[Adjacency, ...]] = ("add-remove", "zero-out", "replace")
 
@@ -65,8 +63,7 @@ class GDP(Claim):
         claimed_under: the neighbouring relation; None: any that is asked for.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms
@@ -125,8 +122,7 @@ class ApproximateDP(Claim):
         claimed_under: the neighbouring relation; None: any that is asked for.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import bounds, mechanisms
@@ -163,7 +159,8 @@ class ApproximateDP(Claim):
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         curve = ClaimCurve(*self.under(adjacency))
-        return curve if self.is_exact(adjacency) else Bracket(_nothing_known(), curve)
+        # Nothing is known from below: the curve of what leaks nothing.
+        return curve if self.is_exact(adjacency) else Bracket(ExactCurve(PrivacyLoss(())), curve)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         # Taken twice, a claim allows less than randomised response of twice its ε.
@@ -202,11 +199,6 @@ class ApproximateDP(Claim):
         likely = draws < self.delta + (1.0 - self.delta) / (1.0 + math.exp(-self.epsilon))
         out: Any = np.where(revealed, math.inf, np.where(likely, self.epsilon, -self.epsilon))
         return np.asarray(side * out)
-
-
-def _nothing_known() -> Bounded:
-    """The curve of what leaks nothing, as a limit from below."""
-    return ExactCurve(PrivacyLoss(()))
 
 
 _SLACK = 1e-14
@@ -271,8 +263,7 @@ class ZCDP(Claim):
         claimed_under: the neighbouring relation; None: any that is asked for.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms

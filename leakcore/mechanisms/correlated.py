@@ -38,8 +38,7 @@ def toeplitz(coefficients: np.ndarray, steps: int) -> np.ndarray:
         (T, T) float64.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for a value or shape that is not allowed; the text names the argument.
 
     Example:
         >>> from leakcore import mechanisms
@@ -72,8 +71,7 @@ def square_root(steps: int, *, bands: int | None = None) -> np.ndarray:
         (T, T) float64.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import mechanisms
@@ -100,8 +98,7 @@ def blt(scales: np.ndarray, decays: np.ndarray, steps: int) -> np.ndarray:
         (T, T) float64.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for a value or shape that is not allowed; the text names the argument.
 
     Example:
         >>> from leakcore import mechanisms
@@ -131,8 +128,7 @@ def tree(steps: int) -> np.ndarray:
         (nodes, T) float64; nodes that no step is below are left out.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import mechanisms
@@ -160,8 +156,7 @@ class MinSeparation:
         participations: k ≥ 1.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import mechanisms
@@ -185,8 +180,7 @@ class CyclicPoisson:
         sample_rate: q in (0, 1], a row's rate averaged over all steps; βq must be at most 1.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import mechanisms
@@ -211,8 +205,7 @@ class BallsInBins:
         batches: b ≥ 1, steps of an epoch.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import mechanisms
@@ -260,7 +253,8 @@ def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float
         weights = squares + np.array([_most(row, t, separation, most) for t, row in enumerate(others)])
         candidates.append(best_steps(weights, separation, most))
     high = float(weights[best_steps(weights, separation, most)].sum())
-    if others.any() and _patterns(steps, separation, most) <= _MOST_PATTERNS:
+    patterns = (math.comb(max(steps - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+    if others.any() and sum(patterns) <= _MOST_PATTERNS:
         worst, chosen = _worst_pattern(squares, others, separation, most)
         high = min(high, worst)
         candidates.append(chosen)
@@ -272,11 +266,6 @@ def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float
     pairs = 1 if (matrix >= 0.0).all() else most
     rounding = 2.0**-51 * (len(matrix) + steps) * pairs
     return (scale * math.sqrt(max(low, 0.0)) * max(1.0 - rounding, 0.0), scale * math.sqrt(high) * (1.0 + rounding))
-
-
-def _patterns(steps: int, separation: int, most: int) -> int:
-    """How many sets of at most `most` steps are at least a separation apart."""
-    return sum(math.comb(max(steps - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
 
 
 def _worst_pattern(squares: np.ndarray, others: np.ndarray, separation: int, most: int) -> tuple[float, list[int]]:
@@ -356,8 +345,7 @@ class CorrelatedNoise(Mechanism):
         participation: a `MinSeparation`, a `CyclicPoisson` or a `BallsInBins`.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms

@@ -42,8 +42,7 @@ class FixedSize(Mechanism):
         steps: T ≥ 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms
@@ -146,10 +145,8 @@ _SIDES = ("null", "alternative")
 def sample_losses(
     sigma: np.ndarray, rate: np.ndarray, num_samples: int, under: str, seed: int, first_sample: int
 ) -> np.ndarray:
-    """(num_samples,) float64: log μ/ν of samples first_sample, … of steps with these σ_t and γ_t.
-
-    A step takes 64 random bits. ValueError for more than 2²² steps: the uniforms of one sample are in memory together.
-    """
+    """(num_samples,) float64: log μ/ν of samples first_sample, … of steps with these σ_t and γ_t. A step takes 64
+    random bits. ValueError for more than 2²² steps: the uniforms of one sample are in memory together."""
     from leakcore import kernels
 
     side = validate.one_of(*_SIDES, under=under)

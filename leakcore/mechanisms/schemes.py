@@ -48,13 +48,8 @@ ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A training scheme.
-
-    Attributes:
-        mechanism: name of its class in `leakcore.mechanisms`.
-        arguments: what the class takes after the noise multiplier, by name.
-        words: the scheme in a few words, with arguments in braces.
-    """
+    """A training scheme: its class in `leakcore.mechanisms`, what this takes after the noise multiplier, by name, and
+    the scheme in a few words, with arguments in braces."""
 
     mechanism: str
     arguments: tuple[str, ...]

@@ -31,8 +31,7 @@ class Shuffled(Mechanism):
         epochs: E ≥ 1.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore import accounting, mechanisms

@@ -55,15 +55,11 @@ class Activation:
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
-def _elu(u: np.ndarray) -> np.ndarray:
-    return np.where(u > 0, u, np.expm1(np.minimum(u, 0.0)))
-
-
 _ALL = (
     Activation("identity", 1.0, function=lambda u: u),
     Activation("relu", 1.0, function=lambda u: np.maximum(u, 0.0)),
     Activation("leaky_relu", 1.0, function=lambda u: np.where(u > 0, u, 0.01 * u)),
-    Activation("elu", 1.0, function=_elu),
+    Activation("elu", 1.0, function=lambda u: np.where(u > 0, u, np.expm1(np.minimum(u, 0.0)))),
     Activation(
         "selu",
         _SELU_SCALE * _SELU_ALPHA,

@@ -28,14 +28,8 @@ _MOST_TRADED = 0.45
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairAtoms:
-    """Atoms of a pair in increasing loss; μ's log mass of an atom is log_nu + losses.
-
-    Attributes:
-        losses: log μ/ν of each atom.
-        log_nu: log of ν's masses.
-        log_mu_lost: log of μ's mass that the atoms lack, which counts as a loss of ∞.
-        log_nu_lost: log of ν's mass that they lack, which counts as a loss of −∞.
-    """
+    """Atoms of a pair in increasing loss log μ/ν; μ's log mass of an atom is log_nu + losses. The mass of μ that the
+    atoms lack counts as a loss of ∞, that of ν as one of −∞."""
 
     losses: np.ndarray
     log_nu: np.ndarray
@@ -89,10 +83,8 @@ class PairAtoms:
 
 def traded(nu: np.ndarray, mu: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """ν's and μ's masses after each point whose log μ/ν is below `at` took a part of the point above it, and each whose
-    log μ/ν is above `at` a part of the point below it, as much as brings it there.
-
-    What is taken has the μ/ν that its point had. `at` is evenly spaced.
-    """
+    log μ/ν is above `at` a part of the point below it, as much as brings it there. What is taken has the μ/ν that its
+    point had. `at` is evenly spaced."""
     up, down = np.zeros_like(nu), np.zeros_like(nu)
     with np.errstate(all="ignore"):
         excess = np.expm1(np.log(mu) - np.log(nu) - at)
@@ -133,14 +125,8 @@ _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
 
 
 class AllocationPair:
-    """One epoch of random allocation to b batches with noise σ; μ is P, with the row, and ν is Q.
-
-    Args:
-        sigma: noise multiplier.
-        batches: b.
-        log_lost: log of the mass that may be left out at either end.
-        bits: log₂ of the points of each level's grid.
-    """
+    """One epoch of random allocation to b batches with noise σ; μ is P, with the row, and ν is Q. log_lost: log of the
+    mass that may be left out at either end. bits: log₂ of the points of each level's grid."""
 
     def __init__(self, sigma: float, batches: int, log_lost: float = -_LEAST_LOST, bits: int = _BITS) -> None:
         self.sigma, self.batches, self.log_lost = sigma, batches, log_lost
@@ -342,11 +328,9 @@ def _moment_table(sigma: float, batches: int) -> np.ndarray:
 
 
 def _coincidences(j: np.ndarray, sigma: float, batches: int) -> np.ndarray:
-    """log[1 + (e^{j/σ²} − 1)/b].
-
-    E_Q (S/b)^{s+1} = E e^{C/σ²}, where C counts the pairs that coincide of s + 1 uniform draws from b batches. The draw
-    after j others meets N_t of them in batch t, Σ N_t = j, and Σ_t (e^{N_t/σ²} − 1) ≤ e^{j/σ²} − 1.
-    """
+    """log[1 + (e^{j/σ²} − 1)/b]. E_Q (S/b)^{s+1} = E e^{C/σ²}, where C counts the pairs that coincide of s + 1 uniform
+    draws from b batches. The draw after j others meets N_t of them in batch t, Σ N_t = j, and Σ_t (e^{N_t/σ²} − 1) ≤
+    e^{j/σ²} − 1."""
     exponent = j / sigma**2
     near = np.minimum(exponent, 30.0)
     far = np.logaddexp(0.0, exponent - math.log(batches))

@@ -80,10 +80,8 @@ def log_normal_masses(edges: np.ndarray) -> np.ndarray:
 
 
 def log_differences(log_below: np.ndarray, log_above: np.ndarray) -> np.ndarray:
-    """log of the mass between neighbouring edges, from the logarithms of what lies below each and above each.
-
-    The smaller of the two is the one that is subtracted, so that neither tail loses its digits.
-    """
+    """log of the mass between neighbouring edges, from the logarithms of what lies below each and above each. The
+    smaller of the two is the one that is subtracted, so that neither tail loses its digits."""
     with np.errstate(invalid="ignore", divide="ignore"):
         low = log_below[1:] + log1mexp(np.minimum(log_below[:-1] - log_below[1:], 0.0))
         high = log_above[:-1] + log1mexp(np.minimum(log_above[1:] - log_above[:-1], 0.0))

@@ -210,9 +210,7 @@ def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tupl
 
 def _dual_value(law: TiltedLaw, t: np.ndarray, log_kappa: np.ndarray, upper: bool) -> np.ndarray:
     """log of κe^t + E_μ(1 − e^{t−L})_+ = μ(S > t) + e^t(κ − ν(S > t)), from whichever tails the tilt makes accurate.
-
-    NaN where this law has lost the tail altogether.
-    """
+    NaN where this law has lost the tail altogether."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if upper:
             log_nu = law.log_upper(t, 0.0)

@@ -156,11 +156,8 @@ class DiscreteLoss:
 
 
 def _loss(z: float, sigma: float, rate: float) -> float:
-    return float(np.logaddexp(math.log1p(-rate) if rate < 1.0 else -math.inf, math.log(rate) + _exponent(z, sigma)))
-
-
-def _exponent(z: float, sigma: float) -> float:
-    return z / sigma - 0.5 / (sigma * sigma)
+    exponent = z / sigma - 0.5 / (sigma * sigma)
+    return float(np.logaddexp(math.log1p(-rate) if rate < 1.0 else -math.inf, math.log(rate) + exponent))
 
 
 def _start(sigma: float, rate: float) -> float:

@@ -22,14 +22,9 @@ _FREQUENCY_LIMIT = 50_000
 
 
 class TiltedLaw:
-    """The law of the privacy loss tilted by θ, as a Fourier series on a window.
-
-    Args:
-        loss: the privacy loss.
-        theta: θ.
-        refine: factor by which every grid is finer and the window wider; two such laws, compared, estimate the error.
-        effort: factor of the usual work that is allowed.
-    """
+    """The law of the privacy loss tilted by θ, as a Fourier series on a window. By `refine` every grid is finer and the
+    window wider; two such laws, compared, estimate the error. `effort` is the factor of the usual work that is
+    allowed."""
 
     def __init__(self, loss: PrivacyLoss, theta: float, refine: float = 1.0, effort: float = 1.0) -> None:
         self.theta, self._effort = theta, effort
@@ -156,11 +151,9 @@ def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: 
 
 
 def _transform_less_one(weights: np.ndarray, values: np.ndarray, start: int, count: int, spacing: float) -> np.ndarray:
-    """Σ_j w_j (exp(iω_k x_j) − 1) for k = start … start+count−1, as one matrix product: ω_k = ω_coarse + ω_fine.
-
-    Less 1, so that what many steps multiply is rounded relative to its own size: with a = e^{iω_coarse·x} − 1 and b
-    likewise, e^{i(ω_coarse + ω_fine)x} − 1 = ab + a + b.
-    """
+    """Σ_j w_j (exp(iω_k x_j) − 1) for k = start … start+count−1, as one matrix product: ω_k = ω_coarse + ω_fine. Less
+    1, so that what many steps multiply is rounded relative to its own size: with a = e^{iω_coarse·x} − 1 and b
+    likewise, e^{i(ω_coarse + ω_fine)x} − 1 = ab + a + b."""
     fine = max(1, math.isqrt(count))
     coarse = -(-count // fine)
     inner = np.expm1(1j * np.outer(np.arange(fine) * spacing, values))

@@ -22,10 +22,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
-    """log Φ(Φ⁻¹(κ) + s): the largest power of a test of size κ between N(0, 1) and N(s, 1).
-
-    Hayes et al. (2023), Corollary 4 with q = 1, where s = √T/σ; the same as Dong et al. (2019), 1 − G_s(κ).
-    """
+    """log Φ(Φ⁻¹(κ) + s): the largest power of a test of size κ between N(0, 1) and N(s, 1). Hayes et al. (2023),
+    Corollary 4 with q = 1, where s = √T/σ; the same as Dong et al. (2019), 1 − G_s(κ)."""
     log_kappa = np.asarray(log_kappa, dtype=np.float64)
     if separation == 0.0:
         return np.array(log_kappa)
@@ -37,8 +35,7 @@ def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
 
 def log_blow_up_error(log_kappa: np.ndarray, separation: float) -> np.ndarray:
     """What rounding may take from `log_blow_up` where a far quantile and a large s all but cancel: four units in the
-    last place of both, times the derivative φ/Φ at their sum.
-    """
+    last place of both, times the derivative φ/Φ at their sum."""
     if separation == 0.0 or math.isinf(separation):
         return np.zeros_like(log_kappa)
     x = _quantile(log_kappa)
@@ -62,10 +59,8 @@ def _quantile(log_p: np.ndarray) -> np.ndarray:
 
 
 def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
-    """log δ(ε) = log[Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)], any real ε; Dong et al. (2019), Corollary 2.13.
-
-    −inf at s = 0 for ε ≥ 0. Accurate in relative terms also where δ underflows.
-    """
+    """log δ(ε) = log[Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)], any real ε; Dong et al. (2019), Corollary 2.13. −inf at s = 0
+    for ε ≥ 0. Accurate in relative terms also where δ underflows."""
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if separation == 0.0:
         with np.errstate(divide="ignore"):
@@ -77,10 +72,8 @@ def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
 
 
 def log_profile_limits(epsilon: float, separation: float, shift: float = 0.0) -> tuple[float, float]:
-    """(low, high) around log δ(ε), for every s and ε within two units in the last place, ε also moved by `shift`.
-
-    high > −inf where anything leaks, though δ be below e^(−1e308).
-    """
+    """(low, high) around log δ(ε), for every s and ε within two units in the last place, ε also moved by `shift`. high
+    > −inf where anything leaks, though δ be below e^(−1e308)."""
     value = float(log_profile(np.asarray(epsilon), separation))
     if math.isinf(value) or math.isinf(separation):
         return value, value if separation == 0.0 else max(value, -sys.float_info.max)
@@ -102,9 +95,8 @@ def epsilon_limits(log_delta: float, separation: float) -> tuple[float, float]:
 
 
 def _epsilon_limits_far(log_delta: float, separation: float) -> tuple[float, float]:
-    """The same for s where ε/s − s/2 has no digits left. With ε = s²/2 + st the profile lies between Φ(−t) −
-    φ(t)/(s + t) and Φ(−t), so that ε is between s²/2 + s(z − 2/s) and s²/2 + sz, Φ(−z) = δ.
-    """
+    """The same for s where ε/s − s/2 has no digits left. With ε = s²/2 + st the profile lies between Φ(−t) − φ(t)/(s +
+    t) and Φ(−t), so that ε is between s²/2 + s(z − 2/s) and s²/2 + sz, Φ(−z) = δ."""
     high = 0.5 * separation * separation - separation * float(special.ndtri_exp(log_delta))
     if math.isinf(high):
         return high, high
@@ -150,9 +142,8 @@ def _profile_parts(epsilon: np.ndarray, separation: float) -> tuple[np.ndarray, 
 
 
 def _log_small_difference(low: np.ndarray, separation: float, scaled_low: np.ndarray) -> np.ndarray:
-    """log[(R(low) − R(low + s))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ =
-    √(2/π) − xR.
-    """
+    """log[(R(low) − R(low + s))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ = √(2/π) −
+    xR."""
     half = 0.5 * separation
     slopes = _mills_slope(np.add.outer(half * (1.0 + _NODES), low))
     total = np.zeros_like(low)
@@ -216,8 +207,7 @@ def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
         distance. δ = 0 or m = ∞ give ∞ where m > 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic, to a few units in the last place of the profile as floats represent it.

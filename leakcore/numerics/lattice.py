@@ -78,14 +78,9 @@ class Grid(NamedTuple):
 
 
 class LossCells:
-    """The masses of one step between half points, from which both laws are made.
-
-    Args:
-        grid: points of the lattice.
-        log_nu: log of ν's mass between neighbouring `Grid.edges`.
-        log_other: the same under μ, or under what a subclass makes μ from.
-        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
-    """
+    """The masses of one step between neighbouring `Grid.edges`, half points, from which both laws are made: logs of
+    ν's, and of μ's or what a subclass makes μ from. log_infinite: of μ's mass where ν has none, and of ν's where μ has
+    none."""
 
     def __init__(
         self,
@@ -258,11 +253,9 @@ _PAD = 0.01
 
 
 class CoarseLaw:
-    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound.
-
-    Steps are known for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of
-    certain losses and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together.
-    """
+    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound. Steps are known
+    for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of certain losses
+    and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together."""
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -394,11 +387,9 @@ class Tails(NamedTuple):
 
 
 class LatticeLaw:
-    """sign·L under the tilt on a window, from above (`dominating`) or below, for δ(ε), ε(δ) and the blow-up.
-
-    sign is 1 for "remove", where θ = 1 + gap, and −1 for "add", where θ = −gap; δ(ε) = e^{K − gap·ε}·Σ_x g(x)
-    e^{−gap·(x − ε)}·(1 − e^{−(x − ε)}) over x > ε in both.
-    """
+    """sign·L under the tilt on a window, from above (`dominating`) or below, for δ(ε), ε(δ) and the blow-up. sign is 1
+    for "remove", where θ = 1 + gap, and −1 for "add", where θ = −gap; δ(ε) = e^{K − gap·ε}·Σ_x g(x) e^{−gap·(x − ε)}·(1
+    − e^{−(x − ε)}) over x > ε in both."""
 
     def __init__(
         self, coarse: CoarseLaw, window: Window, spacing: float, size: int, cells: list[LossCells], dominating: bool
@@ -487,10 +478,8 @@ class LatticeLaw:
         )
 
     def epsilon(self, log_delta: float, start: float) -> float:
-        """ε with log δ(ε) = log_delta, on the safe side; Newton's steps kept inside a bisection.
-
-        AccuracyError where it lies beyond the window.
-        """
+        """ε with log δ(ε) = log_delta, on the safe side; Newton's steps kept inside a bisection. AccuracyError where it
+        lies beyond the window."""
         first, last = float(self._x[0]), float(self._x[-1])
         low, high = first, last
         at = float(min(max(start, low), high))

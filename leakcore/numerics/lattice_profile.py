@@ -177,10 +177,8 @@ def upper_limit(sides: DominatingLaws, question: ProfileQuestion, direction: str
 def limits(
     sides: DominatingLaws, question: ProfileQuestion, direction: str, bits: int = LAST_BITS
 ) -> tuple[float, float]:
-    """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points.
-
-    AccuracyError where a float cannot hold the loss.
-    """
+    """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points. AccuracyError where a
+    float cannot hold the loss."""
     many = _total(sides) >= _MANY
     least = _lower_by_moments(sides, question, direction) if many else -math.inf
     most = _upper_by_moments(sides, question, direction) if many else math.inf
@@ -309,11 +307,8 @@ def chernoff_tables(laws: Sequence[StepLaw], log_floor: float) -> tuple[tuple[np
 
 
 def _log_floor(laws: Sequence[StepLaw], question: ProfileQuestion, direction: str) -> float:
-    """A guess from below of log δ: how far out single steps must be known.
-
-    Where ε is beyond the losses that are known, Chernoff's bound of the rest is any number, however low: it only says
-    that one has to know more.
-    """
+    """A guess from below of log δ: how far out single steps must be known. Where ε is beyond the losses that are known,
+    Chernoff's bound of the rest is any number, however low: it only says that one has to know more."""
     if question.epsilon is None:
         assert question.log_delta is not None
         return question.log_delta

@@ -269,8 +269,7 @@ def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
         L_0, …, L_n, (n + 1,) float64.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Holds for every F and finite n; a discrete F only makes it safer. The probability is computed exactly, and what
@@ -306,10 +305,8 @@ def _limits(ranks: np.ndarray, n: int, gamma: float) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _local_level(n: int, level: float) -> float:
-    """The largest γ whose band has the wanted coverage, to three digits from below.
-
-    Missing the band has a logarithm that is nearly linear in that of γ, so a secant finds γ in two or three steps.
-    """
+    """The largest γ whose band has the wanted coverage, to three digits from below. Missing the band has a logarithm
+    that is nearly linear in that of γ, so a secant finds γ in two or three steps."""
     if n == 1:
         return 1 - level
     ranks = _ranks(n, _SPACING)

@@ -49,9 +49,8 @@ def parse_schedule(noise_multiplier: Any, sample_rate: Any, steps: Any) -> tuple
 class StepGroup:
     """`count` steps of equal noise multiplier σ and sampling rate q in (0, 1).
 
-    Beyond `cut` ν's density is tapered to 0. It is set where ν has no mass that matters to the question, but a
-    tilt strong
-    enough for that question could still have put all of its mass there: e^{θℓ} grows like e^{θz/σ}.
+    Beyond `cut` ν's density is tapered to 0. It is set where ν has no mass that matters to the question, but a tilt
+    strong enough for that question could still have put all of its mass there: e^{θℓ} grows like e^{θz/σ}.
     """
 
     sigma: float

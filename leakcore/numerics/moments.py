@@ -86,11 +86,9 @@ def infinite(laws: Sequence[StepLaw], direction: str) -> float:
 
 
 def gaussian_log_moments(s: np.ndarray, separation: float, rate: float = 1.0) -> np.ndarray:
-    """log[1 − rate + rate·e^{s(s+1)m²/2}] at separation m.
-
-    It is log E_μ(μ/ν)^s of N(m, 1) against N(0, 1) at rate 1. Moments of order s + 1 are jointly convex in (μ, ν), so
-    that it bounds those of any pair (1 − rate)·(R, R) + rate·(μ, ν).
-    """
+    """log[1 − rate + rate·e^{s(s+1)m²/2}] at separation m. It is log E_μ(μ/ν)^s of N(m, 1) against N(0, 1) at rate 1.
+    Moments of order s + 1 are jointly convex in (μ, ν), so that it bounds those of any pair (1 − rate)·(R, R) +
+    rate·(μ, ν)."""
     whole = 0.5 * (separation * separation) * s * (1.0 + s)
     if rate == 1.0:
         return np.asarray(whole)

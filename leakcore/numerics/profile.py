@@ -178,11 +178,9 @@ def _chernoff_log_delta(
 def epsilon_for(
     loss: PrivacyLoss, log_target: float, direction: str, *, precision: Precision = BEST
 ) -> tuple[float, float]:
-    """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
-
-    They differ by about 1e-6 at most where Fourier inversion serves, else by what the lattice laws leave between them
-    or, where those fail too, low = −inf and high is the full batches' ε.
-    """
+    """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none. They differ
+    by about 1e-6 at most where Fourier inversion serves, else by what the lattice laws leave between them or, where
+    those fail too, low = −inf and high is the full batches' ε."""
     if loss.log_no_escape != 0.0:
         if direction == "add":
             low, high = epsilon_for(_without_escape(loss), log_target, direction, precision=precision)

@@ -39,10 +39,8 @@ _CHUNK = 1 << 16
 
 class Profile:
     """h_n on [0, top] for all the steps of `loss`, which has no Gaussian part. `refine` > 1 makes every grid finer.
-
     `theta` is the tilt of the tail that is wanted: h falls like e^{−(θ−1)y} there, and single steps reach z = θ/σ. What
-    is interpolated is h·e^{(θ−1)y}, which is flatter.
-    """
+    is interpolated is h·e^{(θ−1)y}, which is flatter."""
 
     def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
         if loss.gaussian_variance > 0.0 or len(loss.groups) > _GROUP_LIMIT:
@@ -52,7 +50,11 @@ class Profile:
         self._theta = max(theta, 1.0)
         self._slope = _flattening(loss, self._theta - 1.0, top)
         self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine)
-        self._reference, self._barycentric = _chebyshev(self._order)
+        # Nodes in (0, 1) and barycentric weights of Chebyshev points of the first kind.
+        each = np.arange(self._order)
+        angle = (each + 0.5) * math.pi / self._order
+        self._reference = 0.5 * (1.0 - np.cos(angle))
+        self._barycentric = np.where(each % 2 == 0, 1.0, -1.0) * np.sin(angle)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
         work = float(len(self.nodes)) ** 2 * sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
@@ -230,17 +232,9 @@ def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> n
     return np.array(edges)
 
 
-def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes in (0, 1) and barycentric weights (Chebyshev points of the first kind)."""
-    angle = (np.arange(order) + 0.5) * math.pi / order
-    return 0.5 * (1.0 - np.cos(angle)), np.where(np.arange(order) % 2 == 0, 1.0, -1.0) * np.sin(angle)
-
-
 def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:
-    """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`.
-
-    They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
-    """
+    """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`. They are
+    kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them."""
     if not top > 0.0:
         raise AccuracyError("no loss lies below the place in question, where the recursion begins")
     steps = math.ceil(math.log(top) / math.log(1.3))

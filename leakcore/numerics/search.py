@@ -97,9 +97,7 @@ def least_sigma(
 
 def close_in(proved: Callable[[float], float], epsilon: float, sigma: float, tolerance: float) -> float | None:
     """The least σ with proved(σ) ≤ epsilon > 0 to a relative `tolerance`, near `sigma`: secant steps in logarithms.
-
-    None where a few do not converge.
-    """
+    None where a few do not converge."""
     x, slope, last = math.log(sigma), -1.5, None
     for _ in range(7):
         value = proved(math.exp(x))

@@ -22,10 +22,8 @@ from leakcore.numerics.moments import gaussian_log_moments
 
 
 class StepCells(LossCells):
-    """The cells of a sampled Gaussian step; `group.rate` may be 1.
-
-    The other law is N(1, σ²) in place of μ, so that small losses keep their digits.
-    """
+    """The cells of a sampled Gaussian step; `group.rate` may be 1. The other law is N(1, σ²) in place of μ, so that
+    small losses keep their digits."""
 
     def __init__(self, group: StepGroup, grid: Grid) -> None:
         edges = _positions(grid.edges()[:-1], group)

@@ -17,7 +17,7 @@ from leakcore._base import writing as _writing
 from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.run_folder import seal
 from leakcore._base.writing import CannotWrite, make_folder, replacing, write_atomically
-from leakcore.dpsgd.trace.file import TraceFile
+from leakcore.dpsgd.trace.output_file import TraceFile
 
 
 def mode(path: Path) -> int:
@@ -289,7 +289,7 @@ _WRITERS = {
         "_base/writing.py",
         "_base/run_folder.py",
         "cli/exit_codes.py",
-        "dpsgd/trace/file.py",
+        "dpsgd/trace/output_file.py",
     },
     "os.fdopen": {"_base/reading.py", "_base/writing.py"},
 }

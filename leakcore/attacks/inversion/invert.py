@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from leakcore._base import memory_limit, validate
-from leakcore._base.results import of_attack
+from leakcore._base.results import attack_guarantee
 from leakcore.attacks.inversion import search
 from leakcore.attacks.inversion.batch_norm import batchwise, mixes
 from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
@@ -103,7 +103,7 @@ def gradient(
         (D,) tensor of the model's type and device.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -176,6 +176,7 @@ def invert(
     Guarantees:
         An estimate: a better search may reconstruct more. Deterministic by seed on a machine and torch build. Warns
         (UserWarning) where the model is not twice differentiable (ReLU, max-pooling, …), naming the operations.
+        ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -211,19 +212,20 @@ def invert(
     prior = f", total variation {weights}" if any(objective.weights) else ""
     if problem.statistics is not None and not isinstance(objective, DPSGDSteps):
         prior += f", batch norm statistics {objective.statistics_weight:g}"
-    return of_attack(
-        Inversion,
+    return Inversion(
         value=float(usable[best]) if best >= 0 else math.inf,
         method=f"gradient inversion, {objective.name} by {optimizer.name}, {optimizer.restarts} restarts of at most "
         f"{optimizer.iterations} iterations{prior}",
-        attacker=f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
-        f"{problem.batch} row{'s' * (problem.batch > 1)}"
-        + ("" if problem.free_labels else f"; {problem.labels_from}")
-        + ("" if problem.statistics is None else "; knows the batch's statistics at its batch norms")
-        + ("; knows the other rows" if getattr(objective, "known", None) is not None else ""),
-        notes=(
-            "a better search may reconstruct more: no bound",
-            *(f"{name} not twice differentiable" for name in names),
+        **attack_guarantee(
+            f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
+            f"{problem.batch} row{'s' * (problem.batch > 1)}"
+            + ("" if problem.free_labels else f"; {problem.labels_from}")
+            + ("" if problem.statistics is None else "; knows the batch's statistics at its batch norms")
+            + ("; knows the other rows" if getattr(objective, "known", None) is not None else ""),
+            notes=(
+                "a better search may reconstruct more: no bound",
+                *(f"{name} not twice differentiable" for name in names),
+            ),
         ),
         seed=key,
         provenance=objective.source,

@@ -49,6 +49,8 @@ class ReleasedGradient:
     are neither squared nor relative. The guess passes the model in its own mode, which must be the client's: in
     training mode a batch norm normalises by the batch, in eval mode by its running statistics.
 
+    ValueError or TypeError names a value that is not allowed; the attack checks shapes against the model.
+
     Example:
         >>> import torch
         >>> from leakcore.attacks import inversion

@@ -52,7 +52,7 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
         matched as without it.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch
@@ -112,7 +112,7 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
         (n,) float64 tensor, at most 1, which identical images reach.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import torch

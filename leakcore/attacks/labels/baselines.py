@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore.attacks.labels.result import UNDETERMINED
 
 
@@ -44,7 +44,7 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
         names no class or several, as for a saturated example, whose gradient is 0.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -80,12 +80,10 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
         labels = np.where(e[:, 0] == 0, UNDETERMINED, negative[:, 0])
     else:
         labels = np.where(negative.sum(axis=1) == 1, negative.argmax(axis=1), UNDETERMINED)
-    return of_attack(
-        SingleExampleLabels,
+    return SingleExampleLabels(
         value=float((labels != UNDETERMINED).mean()),
         method="signs of the last layer's gradient rows",
-        attacker="sees the last layer's gradient of every single example",
-        notes=notes,
+        **attack_guarantee("sees the last layer's gradient of every single example", notes=notes),
         provenance="Zhao, Mopuri and Bilen (2020), equation 4",
         labels=labels.astype(np.int64),
         scores=-e[:, 0] if classes == 1 else np.abs(e).max(axis=1),
@@ -129,12 +127,12 @@ def gradient_norm(gradients: Any, *, positive_ratio: float) -> SingleExampleLabe
     largest = np.argsort(-norms, kind="stable")[: round(min(ratio, 1.0 - ratio) * len(norms))]
     labels = np.full(len(norms), 0 if rare else 1, dtype=np.int64)
     labels[largest] = 1 if rare else 0
-    return of_attack(
-        SingleExampleLabels,
+    return SingleExampleLabels(
         value=1.0,
         method="the largest gradient norms",
-        attacker="sees the gradient of every single example",
-        notes=("the model is less sure of the rarer class",),
+        **attack_guarantee(
+            "sees the gradient of every single example", notes=("the model is less sure of the rarer class",)
+        ),
         provenance="Li et al., Label leakage and protection in two-party split learning (2022), Section 3.1",
         labels=labels,
         scores=norms if rare else -norms,

@@ -320,9 +320,7 @@ def _host(tensor: torch.Tensor) -> np.ndarray:
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitJacobian:
     """jacobian: (N, K, d); error: (N, K) how far each row may be from the victim's; weights: (d,); logits: (N, K).
-
-    names, shapes: the parameters whose entries are joined along d. All arrays float64.
-    """
+    names, shapes: the parameters whose entries are joined along d. All arrays float64."""
 
     jacobian: np.ndarray
     error: np.ndarray

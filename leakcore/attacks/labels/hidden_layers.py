@@ -11,7 +11,7 @@ import torch
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.results import of_attack
+from leakcore._base.results import attack_guarantee
 from leakcore.attacks.labels import forward_rounding
 from leakcore.attacks.labels.knowledge import KnownHiddenLayer, KnownModel, known_of_hidden_layer
 from leakcore.attacks.labels.linear_system import BLIND, HARD, MISFIT, noise_notes, read_conditions, solve
@@ -137,14 +137,15 @@ def recover_up_to_sign(
         notes.append(BLIND)
     best = (np.abs(residuals) / np.maximum(tolerance, np.finfo(float).tiny) * (turn != 0)[:, None]).argmax(axis=0)
     at = (best, np.arange(len(votes)))
-    return of_attack(
-        LabelRecovery,
+    return LabelRecovery(
         value=float(determined.mean()),
-        kind="lower" if exact else "estimate",
-        confidence=how.level if exact and how.noise else None,
         method=f"{method}; {int((turn != 0).sum())} of {len(neurons)} neurons aligned",
-        attacker=f"{attacker}; knows which label is the rarer one in this batch",
-        notes=notes,
+        **attack_guarantee(
+            f"{attacker}; knows which label is the rarer one in this batch",
+            notes=notes,
+            kind="lower" if exact else "estimate",
+            confidence=how.level if exact and how.noise else None,
+        ),
         provenance=provenance,
         labels=labels,
         residuals=flip * np.where(turn[best] == 0, 1, turn[best]) * residuals[at],

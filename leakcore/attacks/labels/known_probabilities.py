@@ -90,9 +90,7 @@ _LINEAR_PROGRAM_BOUND = 1e6
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoxSolution:
     """labels: (N,) 0, 1 or −1; y: (N,) relaxed solution; reach: (N,) how far from it any y that fits may be, or ∞.
-
-    fits: whether any y does; if not, something that was said of the gradient is false, and no label is determined.
-    """
+    fits: whether any y does; if not, something that was said of the gradient is false, and no label is determined."""
 
     labels: np.ndarray
     y: np.ndarray
@@ -102,10 +100,8 @@ class BoxSolution:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observation:
-    """One gradient of one weight vector: rows (N, d), total (d,) summed over samples, high and gap (N,).
-
-    stored, forward: as in `solve`, (d,) and (N,). doubt: (N,) error of the known probabilities.
-    """
+    """One gradient of one weight vector: rows (N, d), total (d,) summed over samples, high and gap (N,). stored,
+    forward: as in `solve`, (d,) and (N,). doubt: (N,) error of the known probabilities."""
 
     rows: np.ndarray
     total: np.ndarray
@@ -117,10 +113,8 @@ class Observation:
 
 
 def noise_radius(std: float, entries: int, level: float) -> float:
-    """What the norm of this many independent normals stays below with probability `level`: std times χ's quantile.
-
-    It holds for the whole vector, and so for whatever certificate is chosen after the noise was seen.
-    """
+    """What the norm of this many independent normals stays below with probability `level`: std times χ's quantile. It
+    holds for the whole vector, and so for whatever certificate is chosen after the noise was seen."""
     return std * math.sqrt(2.0 * float(special.gammaincinv(entries / 2, level)))
 
 
@@ -199,10 +193,8 @@ def _nearest_to_hull(unit: np.ndarray) -> np.ndarray:
 
 
 def _linear_program(signed: np.ndarray, settled: np.ndarray, slack: float) -> np.ndarray:
-    """The w with as many margins of 1 as there can be: certificates of different rows add up to one for all.
-
-    Its norm is kept so small that ‖w‖·slack ≤ 1/2, where a margin of 1 decides.
-    """
+    """The w with as many margins of 1 as there can be: certificates of different rows add up to one for all. Its norm
+    is kept so small that ‖w‖·slack ≤ 1/2, where a margin of 1 decides."""
     d, n = signed.shape
     typical = float(np.linalg.norm(signed, axis=0).max())
     scaled = signed / typical

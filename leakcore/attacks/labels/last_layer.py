@@ -278,6 +278,7 @@ def last_layer(
     Guarantees:
         Kind "lower" proves the determined labels. Where no residuals explain the gradient, nothing is determined.
         Float64 on the CPU, deterministic for a machine and its BLAS threads. More: docs/explanation/attacks.md.
+        ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -184,10 +184,8 @@ def agree_with_probabilities(
     residuals: np.ndarray, tolerance: np.ndarray, probs: np.ndarray, doubt: np.ndarray
 ) -> bool:
     """Whether (n, K) may be residuals c·(p − y) of these probabilities, c in [0, 1] for each row, as clipping makes it.
-
     Then each lies in [p − 1, p], and for the label's class y and any other class k, e_k·(1 − p_y) = −e_y·p_k. Labels
-    that are smoothed or mixed, other losses, and a gradient's negative mostly do not.
-    """
+    that are smoothed or mixed, other losses, and a gradient's negative mostly do not."""
     allowed = tolerance + doubt
     if not ((probs - 1.0 - allowed <= residuals) & (residuals <= probs + allowed)).all():
         return False
@@ -211,10 +209,8 @@ def _widened(tolerance: np.ndarray, spread: np.ndarray, how: Conditions, share: 
 def _consistent(
     rows: np.ndarray, total: np.ndarray, rank: int, e: np.ndarray, error: np.ndarray, how: Conditions
 ) -> bool:
-    """Whether what lies of `total` outside the span of the rows may be rounding and noise.
-
-    e: (N, K) bounds on the true magnitudes; error: (K,) bounds on the norm of what rounding did to each column.
-    """
+    """Whether what lies of `total` outside the span of the rows may be rounding and noise. e: (N, K) bounds on the true
+    magnitudes; error: (K,) bounds on the norm of what rounding did to each column."""
     n, width = rows.shape
     if rank == width or not np.isfinite(error).all():
         return True
@@ -255,11 +251,9 @@ def _rounding(
     forward: np.ndarray,
     scale: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,).
-
-    The true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is
-    at most |residual| + bound, which gives a better one; the third pass changes nothing that matters.
-    """
+    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,). The
+    true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is at
+    most |residual| + bound, which gives a better one; the third pass changes nothing that matters."""
     rate = growth(rows.shape[0], how.roundoff)
     if rate == math.inf:
         return np.full(residuals.shape, scale), np.full(residuals.shape[1], np.inf)
@@ -296,10 +290,8 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
 
 
 def with_last_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last.
-
-    A row is identifiable if each of its K − 1 residuals is.
-    """
+    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last. A row is identifiable if each
+    of its K − 1 residuals is."""
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))

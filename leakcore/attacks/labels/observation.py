@@ -325,11 +325,9 @@ class ObservedGradient:
 def observe(
     observation: Any, width: int, *, known_weights: np.ndarray | None, weights_roundoff: float, steps: int | None = None
 ) -> ObservedGradient:
-    """The observed gradient, or the gradient behind an observed difference, checked.
-
-    steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit
-    roundoff of the victim's stored weights, as far as anything but these arrays shows it.
-    """
+    """The observed gradient, or the gradient behind an observed difference, checked. steps=None: one step, without a
+    leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit roundoff of the victim's stored
+    weights, as far as anything but these arrays shows it."""
     observation = read_observation(observation)
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient

@@ -48,11 +48,9 @@ class LabelRecovery(Result):
 
 
 def name_labels(residuals: np.ndarray, tolerance: np.ndarray, identifiable: np.ndarray) -> np.ndarray:
-    """(N,) labels of (N, K) residuals p − y that are known to within `tolerance`; −1 where they do not decide.
-
-    One logit: the residual's sign. K logits: exactly one residual of a row is negative, the one of its label. That
-    class is known if its residual is certainly negative, or if all others are certainly positive.
-    """
+    """(N,) labels of (N, K) residuals p − y that are known to within `tolerance`; −1 where they do not decide. One
+    logit: the residual's sign. K logits: exactly one residual of a row is negative, the one of its label. That class is
+    known if its residual is certainly negative, or if all others are certainly positive."""
     if residuals.shape[1] == 1:
         known = np.abs(residuals[:, 0]) > tolerance[:, 0]
         named = residuals[:, 0] < 0

@@ -48,7 +48,8 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         Features (count, inputs), of the dtype of `features`, and labels (count,) int64.
 
     Guarantees:
-        Pure functions of the seed, the same on every machine to rounding.
+        Pure functions of the seed, the same on every machine to rounding. ValueError or TypeError names an argument
+        that does not fit.
 
     Example:
         >>> import numpy as np
@@ -85,6 +86,7 @@ def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
 
     Guarantees:
         A pure function of (seed, run, canary), the same on every machine, from a random stream that nothing else uses.
+        ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -137,7 +139,7 @@ def play_canaries(
         `CanaryTrials`. `bounds.epsilon_lower_bound_one_run` turns guesses at the coins into a proof.
 
     Guarantees:
-        Deterministic on one machine.
+        Deterministic on one machine. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

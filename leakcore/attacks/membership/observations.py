@@ -152,11 +152,9 @@ def numbers(**kwargs: Any) -> np.ndarray:
 
 
 def confidence(losses: np.ndarray) -> np.ndarray:
-    """φ = log(p/(1 − p)) of p = e^{−loss}, nearly normal over models (Carlini et al. 2022, Section IV-C).
-
-    A loss is known to half an ulp of 1, so one that rounded to 0 counts as that much: a far smaller number would make
-    one such row's φ drown all others' spread.
-    """
+    """φ = log(p/(1 − p)) of p = e^{−loss}, nearly normal over models (Carlini et al. 2022, Section IV-C). A loss is
+    known to half an ulp of 1, so one that rounded to 0 counts as that much: a far smaller number would make one such
+    row's φ drown all others' spread."""
     return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 2.0**-53))))
 
 

@@ -316,7 +316,8 @@ def noisy_copies(features: Any, *, scales: Sequence[float], count: int, seed: in
         (copies, rows, ...) of the features' type: the rows themselves first, then `count` copies at each scale.
 
     Guarantees:
-        A pure function of the seed, the same on every machine to rounding.
+        A pure function of the seed, the same on every machine to rounding. ValueError or TypeError names an argument
+        that does not fit.
 
     Example:
         >>> import numpy as np
@@ -380,7 +381,8 @@ def scores(
         "lira", "loss-trajectory" and "likelihood" have a meaningful sign, which `guess` needs.
 
     Guarantees:
-        Deterministic. `audit.from_scores` says what scores prove, from how members were chosen.
+        Deterministic. `audit.from_scores` says what scores prove, from how members were chosen. ValueError or TypeError
+        names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -406,9 +408,11 @@ def scores(
                 f"`references` must be observed at the {target.losses.shape[1]} rows of `target`, got "
                 f"{references.losses.shape[1]} rows"
             )
-    if isinstance(own, _BY_REFERENCES) and references is None:
+    if not isinstance(own, _BY_REFERENCES):
+        return own.score(target, references)
+    if references is None:
         raise ValueError(f"`references` must be given for {own}, got None")
-    return own.score(target, references)  # type: ignore[arg-type]
+    return own.score(target, references)
 
 
 def _attack(attack: Any) -> Attack:
@@ -464,7 +468,7 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
         `Guesses`. A score of 0 is guessed "was not".
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore.attacks import membership

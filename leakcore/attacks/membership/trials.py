@@ -51,7 +51,8 @@ def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
         (runs, rows) bool, True for "in the training set".
 
     Guarantees:
-        A pure function of (seed, run, row) on every machine.
+        A pure function of (seed, run, row) on every machine. ValueError or TypeError names an argument that does not
+        fit.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -92,7 +93,7 @@ def play(
         `MembershipTrials`.
 
     Guarantees:
-        Deterministic on one machine.
+        Deterministic on one machine. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -160,7 +160,7 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
         `Poisoning` with the features in place of the images; labels stay.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

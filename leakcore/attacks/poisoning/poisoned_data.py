@@ -30,7 +30,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
         (runs, rows) float64.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -58,14 +58,13 @@ def poisoning_scores(
         ensemble: the mechanism under audit; where rows are added, it must have an expected_batch_size.
         poisoning: the two data sets, as `Backdoor.poison` or `ClipBKD.poison` return them.
         trials: how many, or which, as range(first, stop).
-        execution: threads, workers, checkpoint and progress, which counts models; None: as
-            `dpsgd.Execution()`.
+        execution: threads, workers, checkpoint and progress, which counts models; None: as `dpsgd.Execution()`.
 
     Returns:
         `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.
 
     Guarantees:
-        Deterministic on one machine.
+        Deterministic on one machine. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -106,7 +105,7 @@ def poisoning_sweep(
         is valid by itself, and so is a choice that was made on other trials).
 
     Guarantees:
-        As `poisoning_scores`.
+        As `poisoning_scores`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -118,7 +117,7 @@ def poisoning_sweep(
         [1, 4]
     """
     _require_poisoning(poisoning)
-    from leakcore.dpsgd import Ensemble, PerRun, Rows, arguments, read_execution
+    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows, arguments
 
     validate.instance(Ensemble, ensemble=ensemble)
     first, stop = arguments.run_range(trials, name="trials", most=_TRIALS_PER_K - 1)
@@ -133,7 +132,7 @@ def poisoning_sweep(
         )
     total = (1 + len(numbers)) * count
     memory_limit.require(16 * total, trials=count)
-    how = read_execution(execution)
+    how = validate.settings(Execution, execution=execution)
 
     def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         run = ensemble.run(
@@ -203,7 +202,8 @@ def crafted_gradient_scores(
         `PoisoningScores`, k = 1, adjacency add-remove.
 
     Guarantees:
-        Deterministic on one machine. Trials share no randomness with the references.
+        Deterministic on one machine. Trials share no randomness with the references. ValueError or TypeError names an
+        argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -218,7 +218,7 @@ def crafted_gradient_scores(
         >>> bool(scores.scores_in.mean() - scores.scores_out.mean() > 1.5 * scores.scores_out.std())  # μ = √16/2
         True
     """
-    from leakcore.dpsgd import CraftedGradient, PerRun, PoissonBatches, arguments, read_execution
+    from leakcore.dpsgd import CraftedGradient, Execution, PerRun, PoissonBatches, arguments
     from leakcore.dpsgd import Ensemble as Mechanism
 
     validate.instance(Mechanism, ensemble=ensemble)
@@ -234,7 +234,7 @@ def crafted_gradient_scores(
     pilots = validate.integer(1, 2**20, references=references)
     count, size = stop - first, ensemble.num_parameters
     memory_limit.require(4 * max(count, pilots) * size, trials=count)
-    how = read_execution(execution)
+    how = validate.settings(Execution, execution=execution)
     start = ensemble.replace(steps=0).run(features, labels, runs=1).parameters
     assert start is not None
     total, finished = pilots + 2 * count, 0

@@ -98,7 +98,8 @@ def reconstruction_game(
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
-        over all of them. Adjacency: add/remove; zero-out for shuffled batches, replace for fixed-size ones.
+        over all of them. Adjacency: add/remove; zero-out for shuffled batches, replace for fixed-size ones. ValueError
+        or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -148,7 +149,7 @@ def reconstruction_games(
         {method: `ReconstructionGame`}.
 
     Guarantees:
-        As `reconstruction_game`.
+        As `reconstruction_game`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -160,12 +161,12 @@ def reconstruction_games(
         >>> {name: game.trials for name, game in games.items()}
         {'sum': 32, 'likelihood': 32}
     """
-    from leakcore.dpsgd import read_execution
+    from leakcore.dpsgd import Execution
 
     game = _checked(ensemble, known, pool, validate.settings(GameRules, rules=rules), methods)
     level = validate.confidence(confidence=confidence)
     first, stop = arguments.run_range(runs)
-    how = read_execution(execution)
+    how = validate.settings(Execution, execution=execution)
     if how.checkpoint is not None:
         raise ValueError(
             f"`execution.checkpoint` must be None, got {str(how.checkpoint)!r}: a game stores no runs; "
@@ -233,9 +234,10 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         raise ValueError(
             f"`num_candidates` must be at most the {rows['pool'].rows} rows of the pool, got {rules.num_candidates}"
         )
-    resolved = {name: game_result.resolve(ensemble, name, rules.prior) for name in named}
+    trained = rows["known"].rows + 1
+    resolved = {name: game_result.resolve(ensemble, name, rules.prior, trained) for name in named}
     for which in resolved.values():
-        game_result.rule(ensemble, which, rows["known"].rows + 1)
+        game_result.rule(ensemble, which, trained)
         if rules.prior is not None and which != "likelihood":
             raise ValueError(
                 f"`prior` must be None with method={which!r}, which takes all candidates as equally likely"

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """One way to draw batches: what the attacker knows of them and subtracts, in words, and the bound's adjacency.
-
     batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows would
-    let an attack on a correct mechanism lie above it.
+    let an attack on a correct mechanism lie above it. per_epoch: the target is in one batch of each epoch, and he does
+    not know in which.
     """
 
     batches: Literal["common", "all", "none"]
+    per_epoch: bool
     adjacency: Adjacency
     knows: str
     subtracts: str = "their clipped gradients"
@@ -35,13 +36,13 @@ class Scheme:
         return f"{self.knows}, {'subtracts' if subtract_known else 'does not subtract'} {self.subtracts}"
 
 
-_COINS = Scheme("common", "add-remove", " and which of them were in each batch")
+_OF_EACH = " and which of them were in each batch"
 SCHEMES: Mapping[str, Scheme] = {
-    "poisson": _COINS,
-    "allocation": _COINS,
-    "shuffled": Scheme("all", "zero-out", " and the order of every epoch, hence the batches of the target"),
+    "poisson": Scheme("common", False, "add-remove", _OF_EACH),
+    "allocation": Scheme("common", True, "add-remove", _OF_EACH),
+    "shuffled": Scheme("all", False, "zero-out", " and the order of every epoch, hence the batches of the target"),
     "fixed": Scheme(
-        "none", "replace", ", but not which of them were in a batch", "the average of their clipped gradients"
+        "none", False, "replace", ", but not which of them were in a batch", "the average of their clipped gradients"
     ),
 }
 """By name. Rows that draw their batches by themselves say nothing of the target's. The size of a batch that is fixed
@@ -49,41 +50,36 @@ does: with shuffled batches the attacker may use it, for their bound holds for a
 each step the bound rests on batches that nobody knows."""
 
 
-def name_of(settings: Mapping[str, Any]) -> str:
-    """The scheme of an ensemble's settings."""
-    return str(settings.get("sampling") or ("poisson" if settings["batch_size"] is None else "shuffled"))
-
-
 def scheme(ensemble: Ensemble) -> Scheme:
-    """The scheme of an ensemble."""
-    return SCHEMES[name_of(ensemble.settings())]
+    """The scheme of an ensemble; ValueError for one of which nothing is known here."""
+    name = ensemble.sampling.scheme
+    if name not in SCHEMES:
+        raise ValueError(f"`ensemble` must have batches that the attacker knows, {', '.join(SCHEMES)}, got {name!r}")
+    return SCHEMES[name]
 
 
-def resolve(ensemble: Ensemble, method: str, prior: Any) -> str:
+def resolve(ensemble: Ensemble, method: str, prior: Any, rows: int) -> str:
     """The method that "auto" stands for: the best where it is known, else Algorithm 2 or 3."""
-    from leakcore.dpsgd import AllocatedBatches, FixedBatches
-
-    batches = ensemble.sampling
-    if method == "auto" and isinstance(batches, AllocatedBatches) and ensemble.noise_multiplier > 0:
+    if method == "auto" and scheme(ensemble).per_epoch and ensemble.noise_multiplier > 0:
         return "likelihood"
-    if method == "auto" and prior is None and isinstance(batches, FixedBatches):
-        return "top"
-    return prior_aware.resolve(method, ensemble.sample_rate, prior)
+    return prior_aware.resolve(method, _rate(ensemble, rows), prior)
 
 
 def rule(ensemble: Ensemble, method: str, rows: int) -> prior_aware.Rule:
     """How candidates are scored in runs on this many training rows."""
-    from leakcore.dpsgd import AllocatedBatches, FixedBatches
-
-    batches = ensemble.sampling
     return prior_aware.rule(
         method,
         max_grad_norm=ensemble.max_grad_norm,
-        sample_rate=batches.batch_size / rows if isinstance(batches, FixedBatches) else ensemble.sample_rate,
+        sample_rate=_rate(ensemble, rows),
         steps=ensemble.steps,
         noise_multiplier=ensemble.noise_multiplier,
-        batches=batches.batches if isinstance(batches, AllocatedBatches) else None,
+        batches=ensemble.sampling.period(rows) if scheme(ensemble).per_epoch else None,
     )
+
+
+def _rate(ensemble: Ensemble, rows: int) -> float:
+    """Probability of the target to be in a step that the attacker scores."""
+    return 1.0 if scheme(ensemble).batches == "all" else ensemble.sampling.share(rows)
 
 
 COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
@@ -115,7 +111,7 @@ class ReconstructionGame(Result):
         settings: everything that defines the game; games merge only where it is equal.
     """
 
-    schema: ClassVar[str] = "leakcore.reconstruction_game/2"
+    schema: ClassVar[str] = "leakcore.reconstruction_game/3"
     compared_at: ClassVar[tuple[str, ...]] = ("kappa",)
 
     quantity: str = "success probability"
@@ -214,10 +210,10 @@ def result(
     """The game over these runs, from its `COUNTS`."""
     trials, hits = sum(high - low for low, high in ranges), counts["hits"]
     algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3", "likelihood": "Appendix G"}[settings["method"]]
-    if settings["method"] == "likelihood" and name_of(settings) == "allocation":
+    scheme = SCHEMES[settings["sampling"]]
+    if settings["method"] == "likelihood" and scheme.per_epoch:
         algorithm += " for one batch of each epoch"
     likely = "equally likely candidates" if settings["prior"] is None else "candidates and how likely each is"
-    scheme = SCHEMES[name_of(settings)]
     return ReconstructionGame(
         value=hits / trials,
         kind="estimate",

@@ -21,7 +21,7 @@ from leakcore._base.array_record import ArrayRecord
 from leakcore._base.process_wide import one_thread
 from leakcore._base.workers import collected
 from leakcore.attacks.arguments import read_finite_box
-from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
+from leakcore.dpsgd import EnsembleRun, Execution, arguments
 from leakcore.gradients import lock_of
 
 
@@ -89,9 +89,7 @@ def losses(
     weight: float | None,
 ) -> torch.Tensor:
     """(points,): Σ_t −⟨g, ḡ_t⟩ + ½‖g‖², or + weight·‖g − ḡ_t‖₁, with g = clip_C(∇ℓ(θ_t, z))/C and ḡ_t in units of C.
-
-    points: (K, inputs), may require grad. targets: (K, outputs) one-hot, or (K, 1) of 0 and 1 for one logit.
-    """
+    points: (K, inputs), may require grad. targets: (K, outputs) one-hot, or (K, 1) of 0 and 1 for one logit."""
     inputs, deltas = _passes(points, targets, trace, activation)
     square = sum(((h * h).sum(-1) * (d * d).sum(-1) for h, d in zip(inputs, deltas, strict=True)), torch.zeros(()))
     # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
@@ -274,7 +272,8 @@ def gradient(
         `GradientReconstruction`.
 
     Guarantees:
-        A run's result is a pure function of its trace and these settings, on one machine and torch build.
+        A run's result is a pure function of its trace and these settings, on one machine and torch build. ValueError or
+        TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -305,7 +304,7 @@ def gradient(
         shape=(run.layers[0],) if embedding is None else tuple(embedding.shape),
     )
     known = None if labels is None else _labels(labels, len(run), run.layers[-1])
-    where = read_execution(execution)
+    where = validate.settings(Execution, execution=execution)
     for name, only in (("device", "cpu"), ("checkpoint", None)):
         if getattr(where, name) != only:
             raise ValueError(f"`execution.{name}` must be {only!r} for attacks.gradient, got {getattr(where, name)!r}")
@@ -346,7 +345,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         (runs, points) float64.
 
     Guarantees:
-        Deterministic for a machine and torch build.
+        Deterministic for a machine and torch build. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -213,7 +213,8 @@ def prior_aware(
         candidate is always guessed. Without steps scores are zero, or log p.
 
     Guarantees:
-        With subtraction "likelihood" is the best possible guess on average. Deterministic.
+        With subtraction "likelihood" is the best possible guess on average. Deterministic. ValueError or TypeError
+        names an argument that does not fit.
 
     Example:
         >>> from leakcore import attacks

@@ -68,10 +68,10 @@ def shadow_models(
         >>> attacks.shadow_models(model, np.eye(4), np.arange(4) % 2, np.ones((6, 4)), np.arange(6) % 2).shape
         (6, 10)
     """
-    from leakcore.dpsgd import Ensemble, PerRun, Rows, read_execution
+    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows
 
     validate.instance(Ensemble, ensemble=ensemble)
-    how = read_execution(execution)
+    how = validate.settings(Execution, execution=execution)
     if how.checkpoint is not None:
         raise ValueError(
             f"`execution.checkpoint` must be None, got {str(how.checkpoint)!r}: shadow models store no runs"
@@ -395,7 +395,7 @@ def reconstructor(
 
     Guarantees:
         Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no
-        work to distribute, unlike in `shadow_models`.
+        work to distribute, unlike in `shadow_models`. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

@@ -52,7 +52,8 @@ def nearest_prior(
         is 1/n.
 
     Guarantees:
-        Deterministic; rounding decides no comparison of distances.
+        Deterministic; rounding decides no comparison of distances. ValueError or TypeError names an argument that does
+        not fit.
 
     Example:
         >>> import numpy as np
@@ -106,7 +107,7 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
         (rows,) float64 in [0, 1].
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore import attacks
@@ -137,7 +138,7 @@ def pixel_success(
         `SuccessRate`, kind "estimate".
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -167,7 +168,7 @@ def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
         (rows,) float64. A uniform guess at a uniform point in [0, 1] has `UNIFORM_MSE` = 1/6.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore import attacks
@@ -190,7 +191,7 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
         (rows,) float64.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore import attacks

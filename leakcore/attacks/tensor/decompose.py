@@ -322,11 +322,8 @@ def refine(
     all_rows: bool,
     others: bool,
 ) -> Refined:
-    """Levenberg–Marquardt with ‖x_i‖ = 1.
-
-    others: there are samples besides these, whose constant and linear part are fitted as well. all_rows: use all of g,
-    else as many entries as determine the unknowns many times over.
-    """
+    """Levenberg–Marquardt with ‖x_i‖ = 1. others: there are samples besides these, whose constant and linear part are
+    fitted as well. all_rows: use all of g, else as many entries as determine the unknowns many times over."""
     k, d = inputs.shape
     extra = d + 1 if others else 0
     unknowns = k * (d + 1) + extra

@@ -12,7 +12,7 @@ from scipy import optimize
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore.attacks.tensor.decompose import Parts, Refined, decompose, fit, refine
 from leakcore.attacks.tensor.moments import Moments, estimate
 from leakcore.attacks.tensor.weights import Orders, Weights, choose, read_orders
@@ -70,7 +70,8 @@ class Decomposition:
     """Which moments of the gradient are estimated, and how their tensor is decomposed.
 
     Attributes:
-        orders: None: computed by `choose`. (2, 3), (2, 4) or (3,) forces them; a vanishing order is refused.
+        orders: None: computed by `choose`. (2, 3), (2, 4) or (3,) forces them. The attack refuses orders that
+            vanish for the activation (ValueError).
         subtract: subtract the lower orders from g before the next one is estimated, and fit all orders in all
             coordinates at the end. False: the plain moments of the paper, in the span.
         method: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments, for any
@@ -254,12 +255,13 @@ class _Attempt:
         if answer is not None and parts is not None:
             method += "" if self.how.subtract else ", plain moments"
             method += f", {parts.method}" + (", refined on the gradient" if self.refined else "")
-        return of_attack(
-            TensorReconstruction,
+        return TensorReconstruction(
             value=len(inputs) / self.count,
             method=method,
-            attacker="knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees dL/da",
-            notes=("two layers, no bias, inputs of unit length",),
+            **attack_guarantee(
+                "knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees dL/da",
+                notes=("two layers, no bias, inputs of unit length",),
+            ),
             seed=self.seed,
             provenance=SOURCE,
             inputs=inputs,
@@ -305,7 +307,7 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool | None = None) -> Ma
         `Matched`.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np

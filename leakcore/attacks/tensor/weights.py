@@ -81,7 +81,7 @@ def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.n
         (max_order + 1,) float64, accurate to about 1e-12 for smooth σ and for those kinks.
 
     Guarantees:
-        Deterministic.
+        Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> from leakcore.attacks import tensor
@@ -262,7 +262,8 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
         (m,) float64.
 
     Guarantees:
-        Deterministic for a machine and its number of BLAS threads.
+        Deterministic for a machine and its number of BLAS threads. ValueError or TypeError names an argument that does
+        not fit.
 
     Example:
         >>> import numpy as np

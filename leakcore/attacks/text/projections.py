@@ -92,12 +92,8 @@ def _false_share(free: int, rank: int) -> float:
     return float(beta.ppf(FALSE_RATE, free / 2, rank / 2))
 
 
-FAMILIES = tuple(
-    tuple(names.split())
-    for names in (
-        "c_attn|query key value|q_proj k_proj v_proj|q_lin k_lin v_lin|query_key_value|qkv_proj|qkv|Wqkv".split("|")
-    )
-)
+_NAMES = "c_attn", "query key value", "q_proj k_proj v_proj", "q_lin k_lin v_lin", "query_key_value", "qkv_proj", "qkv"
+FAMILIES = tuple(tuple(names.split()) for names in (*_NAMES, "Wqkv"))
 """How models name the projections: GPT-2, BERT, Llama and OPT, DistilBERT, GPT-NeoX, Phi-3, ViT, ModernBERT."""
 
 

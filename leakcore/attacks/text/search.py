@@ -100,10 +100,8 @@ class SecondLayer:
         return Passed(list(sequences), worst, self._needed(inputs), True)
 
     def _needed(self, inputs: list[torch.Tensor]) -> list[bool]:
-        """Whether no position of a sequence is a combination of all others, where together they fill the span.
-
-        A false position that passes lies in the span of the true ones: it is a combination, and so are these with it.
-        """
+        """Whether no position of a sequence is a combination of all others, where together they fill the span. A false
+        position that passes lies in the span of the true ones: it is a combination, and so are these with it."""
         if not inputs:
             return []
         vectors = torch.nn.functional.normalize(torch.cat(inputs), dim=1)
@@ -121,11 +119,9 @@ class SecondLayer:
 
 
 def search_causal(second: SecondLayer, tokens: list[np.ndarray], batch_size: int, progress: Progress | None) -> Passed:
-    """Prefixes are extended while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam).
-
-    Where more prefixes pass than are carried on, the nearest ones are: 16 for each sequence of the batch, and fewer
-    where the next position has so many tokens that more than 4,096 sequences would be tried.
-    """
+    """Prefixes are extended while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam). Where
+    more prefixes pass than are carried on, the nearest ones are: 16 for each sequence of the batch, and fewer where the
+    next position has so many tokens that more than 4,096 sequences would be tried."""
     prefixes = np.zeros((1, 0), dtype=np.int64)
     ended: list[tuple[int, ...]] = []
     complete = True
@@ -160,12 +156,9 @@ def search_causal(second: SecondLayer, tokens: list[np.ndarray], batch_size: int
 def search_bidirectional(
     second: SecondLayer, tokens: list[np.ndarray], batch_size: int, restarts: int, progress: Progress | None
 ) -> Passed:
-    """Sequences of every length that pass as wholes, the longest first.
-
-    Where few combinations exist all are tried. Otherwise each position in turn takes the token that brings the whole
-    sequence closest to the span, from several starts (a coordinate descent; the text's heuristic mixes the candidates
-    by their first-layer distance).
-    """
+    """Sequences of every length that pass as wholes, the longest first. Where few combinations exist all are tried.
+    Otherwise each position in turn takes the token that brings the whole sequence closest to the span, from several
+    starts (a coordinate descent; the text's heuristic mixes the candidates by their first-layer distance)."""
     accepted: list[tuple[int, ...]] = []
     complete = True
     for length in range(len(tokens), 0, -1):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from leakcore._base import memory_limit, validate
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore.attacks.arguments import gradient_by_name
 from leakcore.attacks.text.projections import Projections, Span
 from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirectional, search_causal, tokens_by_position
@@ -214,12 +214,10 @@ def _result(
         row[: len(sequence)] = sequence
     worst = np.array(passed.worst, dtype=np.float64).reshape(count, 2)
     determined = np.array(passed.needed, dtype=bool) & all(span.clear for span in spans)
-    return of_attack(
-        SequenceRecovery,
+    return SequenceRecovery(
         value=float(determined.sum() / batch),
         method=f"span tests of two layers, {'prefix search' if causal else 'search of whole sequences'}",
-        attacker=f"knows the model and sees one gradient of {batch} sequence{'s' * (batch > 1)}",
-        notes=notes,
+        **attack_guarantee(f"knows the model and sees one gradient of {batch} sequence{'s' * (batch > 1)}", notes),
         provenance="Petrov, Dimitrov, Baader, Müller and Vechev (2024), Sections 4.1 and 4.2",
         sequences=rows,
         determined=determined,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Result, of_attack
+from leakcore._base.results import Result, attack_guarantee
 from leakcore.attacks.arguments import lost_below, stored_roundoff
 from leakcore.attacks.labels import Noise
 from leakcore.attacks.labels.observation import Precision, read_precision
@@ -91,7 +91,7 @@ def tokens(
     Guarantees:
         Kind "lower", which needs `tied=False` and an `update`, proves each token if both statements are true, with
         noise all of them at its confidence. Else they are an estimate. Where every row differs from 0, or
-        `tied=True`, none is named. Deterministic.
+        `tied=True`, none is named. Deterministic. ValueError or TypeError names an argument that does not fit.
 
     Example:
         >>> import numpy as np
@@ -129,14 +129,15 @@ def tokens(
     proved = named and shared is False and stated is not None
     if not named:
         present = np.zeros(len(rows), dtype=bool)
-    return of_attack(
-        TokenSet,
+    return TokenSet(
         value=float(present.sum()),
-        kind="lower" if proved else "estimate",
-        confidence=confidence if proved else None,
         method="rows of the input embedding's gradient that differ from 0",
-        attacker="sees the gradient of the input embedding",
-        notes=_notes(shared, stated, dense, noise),
+        **attack_guarantee(
+            "sees the gradient of the input embedding",
+            notes=_notes(shared, stated, dense, noise),
+            kind="lower" if proved else "estimate",
+            confidence=confidence if proved else None,
+        ),
         provenance="Melis, Song, De Cristofaro and Shmatikov (2019), Section 4.1",
         present=present,
         sizes=sizes,
@@ -265,13 +266,14 @@ def next_tokens(
             "classes, noise or a decay of weights there are no limits"
         )
     proved = stated is not None and label_smoothing is not None and (layer_norm is None or shared is False)
-    return of_attack(
-        TokenCounts,
+    return TokenCounts(
         value=float(lows.sum() / count),
-        kind="lower" if proved else "estimate",
         method="limits of the label counts by the output layer's " + ("bias" if layer_norm is None else "weights"),
-        attacker="sees the gradient of the output layer and knows the number of positions",
-        notes=_count_notes(label_smoothing, stated, shared, layer_norm is not None, scaled, unit),
+        **attack_guarantee(
+            "sees the gradient of the output layer and knows the number of positions",
+            notes=_count_notes(label_smoothing, stated, shared, layer_norm is not None, scaled, unit),
+            kind="lower" if proved else "estimate",
+        ),
         provenance="Wainakh et al. (2022), Section 3, with limits for every count",
         lows=lows,
         highs=highs,

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from leakcore import dpsgd
 
 Stop = Literal["early", "never"]
+SchemeName = Literal["poisson", "shuffled", "fixed", "allocation"]
+_KEYS: Mapping[SchemeName, str] = {
+    "poisson": "sample_rate",
+    "shuffled": "batch_size",
+    "fixed": "batch_size",
+    "allocation": "batches",
+}
+"""The key that says how large the batches of each sampling are."""
 BLOCK = 32
 """Models that are trained at once."""
 
@@ -56,20 +64,24 @@ class Mechanism:
     max_grad_norm: checks.Positive = 1.0
     learning_rate: checks.Positive = 0.15
     steps: checks.Steps = 24
-    sampling: Literal["poisson", "shuffled", "fixed", "allocation"] | None = None
+    sampling: SchemeName | None = None
     sample_rate: checks.SampleRate = 1.0
     batch_size: checks.Count | None = None
     batches: checks.Steps | None = None
 
+    def __post_init__(self) -> None:
+        if self.scheme not in _KEYS:
+            raise ValueError(f"`mechanism.sampling` must be one of {', '.join(_KEYS)}, got {self.sampling!r}")
+
     @property
-    def scheme(self) -> str:
+    def scheme(self) -> SchemeName:
         """The sampling that is meant."""
         return self.sampling or ("poisson" if self.batch_size is None else "shuffled")
 
     @property
     def swaps(self) -> bool:
         """Whether batches have one size, so that a row can only be replaced."""
-        return self.scheme in ("shuffled", "fixed")
+        return _KEYS[self.scheme] == "batch_size"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,7 +258,7 @@ class ClaimConfig:
                 f"`claim.adjacency` must be 'replace' with mechanism.sampling='fixed', got {c.adjacency!r}: nothing is "
                 "proved of adding a row to batches of a fixed size"
             )
-        if m.scheme in ("fixed", "allocation") and a.attack in _ADDED:
+        if m.scheme not in ("poisson", "shuffled") and a.attack in _ADDED:
             yield (
                 f"`audit.attack` must be a poisoning attack with mechanism.sampling={m.scheme!r}, got {a.attack!r}: "
                 "it needs Poisson or full batches"
@@ -255,7 +267,7 @@ class ClaimConfig:
     def _misfits(self) -> Iterator[str]:
         """Keys of [mechanism] that do not go with its sampling."""
         m = self.mechanism
-        wanted = {"poisson": "sample_rate", "allocation": "batches"}.get(m.scheme, "batch_size")
+        wanted = _KEYS[m.scheme]
         for name, absent in (("batch_size", None), ("batches", None), ("sample_rate", 1.0)):
             value = getattr(m, name)
             if name != wanted and value != absent:
@@ -298,14 +310,20 @@ class ClaimConfig:
         )
 
 
-def _batches(m: Mechanism, rows: int) -> Any:
+def _batches(
+    m: Mechanism, rows: int
+) -> dpsgd.PoissonBatches | dpsgd.ShuffledBatches | dpsgd.FixedBatches | dpsgd.AllocatedBatches:
     """How the ensemble draws batches; divided by what does not depend on whether the attacker's rows are there."""
     from leakcore import dpsgd
 
-    if m.scheme == "allocation":
-        assert m.batches is not None
-        return dpsgd.AllocatedBatches(m.batches, expected_batch_size=rows / m.batches)
-    if m.scheme == "poisson":
-        return dpsgd.PoissonBatches(m.sample_rate, expected_batch_size=m.sample_rate * rows)
-    assert m.batch_size is not None
-    return dpsgd.FixedBatches(m.batch_size) if m.scheme == "fixed" else dpsgd.ShuffledBatches(m.batch_size)
+    size: Any = m.batch_size
+    match m.scheme:
+        case "poisson":
+            return dpsgd.PoissonBatches(m.sample_rate, expected_batch_size=m.sample_rate * rows)
+        case "shuffled":
+            return dpsgd.ShuffledBatches(size)
+        case "fixed":
+            return dpsgd.FixedBatches(size)
+        case "allocation":
+            assert m.batches is not None
+            return dpsgd.AllocatedBatches(m.batches, expected_batch_size=rows / m.batches)

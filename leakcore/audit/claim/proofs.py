@@ -77,24 +77,26 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
 def _scheme(config: ClaimConfig, rows: int) -> tuple[mechanisms.Mechanism, str]:
     """What the accountant is asked about, at σ = 1, and why."""
     m = config.mechanism
-    if m.scheme == "poisson" and m.sample_rate == 1:
-        return mechanisms.FullBatch(1.0, m.steps), f"full batches, {m.steps} steps"
-    if m.scheme == "poisson":
-        return mechanisms.Poisson(1.0, m.sample_rate, m.steps), f"Poisson batches, {m.steps} steps"
-    if m.scheme == "allocation":
-        assert m.batches is not None
-        epochs = m.steps // m.batches
-        words = f"each row in one of {m.batches} batches of each epoch, {counted(epochs, 'epoch')}"
-        return mechanisms.RandomAllocation(1.0, m.batches, epochs), words
-    assert m.batch_size is not None
-    if m.batch_size > rows:
+    if m.batch_size is not None and m.batch_size > rows:
         raise ValueError(f"`mechanism.batch_size` must be at most the {rows} training rows, got {m.batch_size}")
-    if m.scheme == "fixed":
-        words = f"a fresh batch of {m.batch_size} of {rows} rows, {m.steps} steps"
-        return mechanisms.FixedSize(1.0, m.batch_size, rows, m.steps), words
-    # Given the orders, a row is in one batch per epoch: a Gaussian step per epoch, no amplification assumed.
-    epochs = math.ceil(m.steps / (rows // m.batch_size))
-    return mechanisms.FullBatch(1.0, epochs), f"shuffled batches, one Gaussian step for each of {epochs} epochs"
+    size: Any = m.batch_size
+    match m.scheme:
+        case "poisson" if m.sample_rate == 1:
+            return mechanisms.FullBatch(1.0, m.steps), f"full batches, {m.steps} steps"
+        case "poisson":
+            return mechanisms.Poisson(1.0, m.sample_rate, m.steps), f"Poisson batches, {m.steps} steps"
+        case "shuffled":
+            # Given the orders, a row is in one batch per epoch: a Gaussian step per epoch, no amplification assumed.
+            epochs = math.ceil(m.steps / (rows // size))
+            return mechanisms.FullBatch(1.0, epochs), f"shuffled batches, one Gaussian step for each of {epochs} epochs"
+        case "fixed":
+            words = f"a fresh batch of {size} of {rows} rows, {m.steps} steps"
+            return mechanisms.FixedSize(1.0, size, rows, m.steps), words
+        case "allocation":
+            assert m.batches is not None
+            epochs = m.steps // m.batches
+            words = f"each row in one of {m.batches} batches of each epoch, {counted(epochs, 'epoch')}"
+            return mechanisms.RandomAllocation(1.0, m.batches, epochs), words
 
 
 Scores = dict[str, tuple[np.ndarray, np.ndarray, int]]

@@ -124,7 +124,8 @@ class ClaimReport(AuditReport):
             "shuffled": f"shuffled batches of {m.batch_size}",
             "fixed": f"fresh batches of {m.batch_size}",
             "allocation": f"rows allocated to {m.batches} batches an epoch",
-        }.get(m.scheme, "full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}")
+            "poisson": "full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}",
+        }[m.scheme]
         return (
             f"{self._attack.name} against {layers} on {self.config.data.name}, {m.steps} "
             f"steps, {batches}, C = {m.max_grad_norm:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "

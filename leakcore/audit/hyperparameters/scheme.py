@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from leakcore import mechanisms
 from leakcore.audit.hyperparameters.config import AuditConfig
@@ -39,9 +39,7 @@ def batches(config: AuditConfig) -> Any:
     """The batches of `dpsgd.Ensemble`. Their divisor B never depends on whether the target is there."""
     from leakcore import dpsgd
 
-    if config.sampling not in _BATCHES:
-        raise ValueError(f"`sampling` must be one of {', '.join(_BATCHES)} in an audit, got {config.sampling!r}")
-    return _BATCHES[config.sampling](dpsgd, config)
+    return _played(config).batches(dpsgd, config)
 
 
 def words(config: AuditConfig) -> str:
@@ -51,18 +49,31 @@ def words(config: AuditConfig) -> str:
 
 def batches_known(config: AuditConfig) -> str:
     """What the attacker of the game knows of the batches, as the end of a list."""
-    if config.sampling == "shuffled":
-        return "the order of every epoch and so the batches of the target"
-    if config.sampling == "fixed":
-        return "but not which of them were in a batch"
-    return "which of them were in each batch"
+    return _played(config).known
 
 
-_BATCHES: Mapping[str, Callable[[Any, Any], Any]] = {
-    "poisson": lambda dpsgd, c: dpsgd.PoissonBatches(c.sample_rate, expected_batch_size=c.sample_rate * c.num_rows),
-    "full": lambda dpsgd, c: dpsgd.PoissonBatches(1.0, expected_batch_size=c.num_rows),
-    "fixed": lambda dpsgd, c: dpsgd.FixedBatches(c.batch_size),
-    "shuffled": lambda dpsgd, c: dpsgd.ShuffledBatches(c.num_rows // c.batches),
-    "allocation": lambda dpsgd, c: dpsgd.AllocatedBatches(c.batches, expected_batch_size=c.num_rows / c.batches),
+def _played(config: AuditConfig) -> _Played:
+    if config.sampling not in _PLAYED:
+        raise ValueError(f"`sampling` must be one of {', '.join(_PLAYED)} in an audit, got {config.sampling!r}")
+    return _PLAYED[config.sampling]
+
+
+class _Played(NamedTuple):
+    """How `dpsgd` draws the batches of a scheme, and what the attacker of the game knows of them."""
+
+    batches: Callable[[Any, Any], Any]
+    known: str
+
+
+_OF_EACH = "which of them were in each batch"
+_PLAYED: Mapping[str, _Played] = {
+    "poisson": _Played(lambda dpsgd, c: dpsgd.PoissonBatches(c.sample_rate, c.sample_rate * c.num_rows), _OF_EACH),
+    "full": _Played(lambda dpsgd, c: dpsgd.PoissonBatches(1.0, c.num_rows), _OF_EACH),
+    "fixed": _Played(lambda dpsgd, c: dpsgd.FixedBatches(c.batch_size), "but not which of them were in a batch"),
+    "shuffled": _Played(
+        lambda dpsgd, c: dpsgd.ShuffledBatches(c.num_rows // c.batches),
+        "the order of every epoch and so the batches of the target",
+    ),
+    "allocation": _Played(lambda dpsgd, c: dpsgd.AllocatedBatches(c.batches, c.num_rows / c.batches), _OF_EACH),
 }
-"""How `dpsgd` draws the batches of each scheme that the game can be played with."""
+"""The schemes that the game can be played with."""

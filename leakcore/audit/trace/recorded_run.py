@@ -234,12 +234,14 @@ def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismChoi
         return whole, named(whole, sampling.evidence)
     if not (np.asarray(run.noise_multiplier) > 0).all():
         return none(f"nothing is proved of {sampling.evidence} without noise")
-    if sampling.scheme == "fixed-size":
-        assert sampling.batch_size is not None
-        assert sampling.dataset_size is not None
-        fixed = FixedSize(run.noise_multiplier, sampling.batch_size, sampling.dataset_size, run.steps)
-        return fixed, named(fixed, sampling.evidence)
-    return _shuffled(trace, run)
+    match sampling.scheme:
+        case "shuffled":
+            return _shuffled(trace, run)
+        case "fixed-size":
+            assert sampling.batch_size is not None
+            assert sampling.dataset_size is not None
+            fixed = FixedSize(run.noise_multiplier, sampling.batch_size, sampling.dataset_size, run.steps)
+            return fixed, named(fixed, sampling.evidence)
 
 
 def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, MechanismChoice]:

@@ -123,15 +123,20 @@ def epsilon_lower_bound(
 def from_counts(hits: tuple[int, int], trials: tuple[int, int], claim: RefutableClaim) -> EpsilonLowerBound:
     """What checked counts (with the k rows, without them) prove."""
     (h_in, h_out), (n_in, n_out), level, side = hits, trials, claim.confidence, claim.direction
-    # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail per dataset, an open one
-    # both.
+    # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail of each, an open one both.
     interval_level = level if side != "both" else 1.0 - (1.0 - level) / 2.0
     proofs = {"nothing": 0.0}
     for name, likely, unlikely in (("in", (h_in, n_in), (h_out, n_out)), ("out", (h_out, n_out), (h_in, n_in))):
         if side in (name, "both"):
-            event, complement = _event_and_complement(likely, unlikely, interval_level, claim)
-            proofs[f"event, likelier {name}"] = event
-            proofs[f"complement of the event, which is likelier {name}"] = complement
+            (many, total), (few, others) = likely, unlikely
+            event = _limits(many, total, interval_level)[0], _limits(few, others, interval_level)[1]
+            # From the complementary counts: 1 − limit would cancel when the limit is close to 1.
+            complement = (
+                _limits(others - few, others, interval_level)[0],
+                _limits(total - many, total, interval_level)[1],
+            )
+            proofs[f"event, likelier {name}"] = claim.proved(*event)
+            proofs[f"complement of the event, which is likelier {name}"] = claim.proved(*complement)
     best = max(proofs, key=proofs.__getitem__)
     return EpsilonLowerBound(
         value=claim.epsilon(proofs[best]),
@@ -217,19 +222,6 @@ def _trials(trials: Any) -> tuple[int, int]:
         return validate.integer(1, trials=trials[0]), validate.integer(1, trials=trials[1])
     both = validate.integer(1, trials=trials)
     return both, both
-
-
-def _event_and_complement(
-    likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: RefutableClaim
-) -> tuple[float, float]:
-    """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
-
-    The complement's limits come from the complementary counts: 1 − limit would cancel when the limit is close to 1.
-    """
-    (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
-    event = claim.proved(_limits(h_hi, n_hi, level)[0], _limits(h_lo, n_lo, level)[1])
-    complement = claim.proved(_limits(n_lo - h_lo, n_lo, level)[0], _limits(n_hi - h_hi, n_hi, level)[1])
-    return event, complement
 
 
 def _limits(hits: int, trials: int, level: float) -> tuple[float, float]:

@@ -30,12 +30,8 @@ _ROUNDING = 1e-12
 
 
 class Roc:
-    """Limits above a concave curve of true-positive rates: by its values, and by lines through neighbours.
-
-    Args:
-        low: lower limits of the curve at `_LEVELS`.
-        high: upper limits there.
-    """
+    """Limits above a concave curve of true-positive rates, from those at `_LEVELS`: by its values, and by lines through
+    neighbours."""
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
         high = np.minimum(high, 1.0)
@@ -66,15 +62,8 @@ class _Scaled:
 
 @dataclasses.dataclass(frozen=True)
 class ScaledMechanism:
-    """The family that a claimed mechanism spans: its noise divided by a scale, 1 for the claim itself.
-
-    A bare claim has its parameter (μ or ε) multiplied instead.
-
-    Attributes:
-        claimed: the mechanism.
-        adjacency: the relation between the two sides of the trials.
-        delta: δ at which `epsilon` is computed.
-    """
+    """The family that a claimed mechanism spans: its noise divided by a scale, 1 for the claim itself. A bare claim has
+    its parameter (μ or ε) multiplied instead. `delta` is the one at which `epsilon` is computed."""
 
     claimed: Mechanism
     adjacency: Adjacency
@@ -110,11 +99,8 @@ class ScaledMechanism:
 
 
 def largest_refuted(refutes: Any) -> float:
-    """The largest scale of the grid that is refuted, 0 if none is: those below it are refuted with it.
-
-    Args:
-        refutes: whether a scale is refuted. A scale at which the curve cannot be computed is not.
-    """
+    """The largest scale of the grid that is refuted, 0 if none is: those below it are refuted with it. A scale at which
+    the curve cannot be computed is not."""
 
     def fails(k: int) -> bool:
         try:
@@ -245,8 +231,7 @@ class RefutableClaim:
 
     def proved(self, p_hi: float, p_lo: float) -> float:
         """The least parameter (ε, μ of "gdp", or a mechanism's scale) of one row that allows an event of probabilities
-        p_hi and p_lo > 0.
-        """
+        p_hi and p_lo > 0."""
         if self.mechanism is not None:
             roc, limit = self.mechanism.roc, np.array(p_lo)
             return largest_refuted(lambda scale: float(roc(scale)(limit)) < p_hi) if p_lo < p_hi else 0.0
@@ -256,8 +241,7 @@ class RefutableClaim:
 
     def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
         """`proved` of many pairs; 0 where p_lo is. For a mechanism it is μ of "gdp", which ranks pairs much alike: it
-        only chooses which event is counted on other trials.
-        """
+        only chooses which event is counted on other trials."""
         if self.family == "dp" and self.delta > 0 and self.k > 1:
             pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
             return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
@@ -333,14 +317,8 @@ def _log_expm1(y: float) -> float:
 
 
 class Tangents(NamedTuple):
-    """Lines above a trade-off curve: P(E) ≤ e^ε Q(E) + δ for every event E and each pair (ε, δ).
-
-    P and Q are the laws of the release with a coin's two sides; where the two directions differ, δ is their mean.
-
-    Attributes:
-        epsilons: ε ≥ 0, (lines,).
-        deltas: δ, (lines,).
-    """
+    """Lines above a trade-off curve: P(E) ≤ e^ε Q(E) + δ for every event E and each (ε, δ), ε ≥ 0, of the two arrays. P
+    and Q are the laws of the release with a coin's two sides; where the two directions differ, δ is their mean."""
 
     epsilons: np.ndarray
     deltas: np.ndarray
@@ -352,12 +330,8 @@ _FAR = 6.0
 
 
 class CurveFamily(abc.ABC):
-    """Trade-off curves by one parameter.
-
-    Attributes:
-        largest: no larger parameter is tried.
-        precision: relative error of the largest parameter that is refuted.
-    """
+    """Trade-off curves by one parameter, at most `largest`; the largest that is refuted is found to a relative
+    `precision`."""
 
     largest: ClassVar[float]
     precision: ClassVar[float] = 1e-9
@@ -390,12 +364,8 @@ class CurveFamily(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ApproximateFamily(CurveFamily):
-    """(ε, δ)-privacy of one row. The parameter is ε.
-
-    Attributes:
-        delta: δ of the guarantee.
-        k: rows that a coin changes; group privacy turns (ε, δ) into the line (kε, δ(1 + e^ε + … + e^((k−1)ε))).
-    """
+    """(ε, δ)-privacy of one row. The parameter is ε. A coin changes k rows: group privacy turns (ε, δ) into the line
+    (kε, δ(1 + e^ε + … + e^((k−1)ε)))."""
 
     largest: ClassVar[float] = 700.0  # e^ε overflows above it
     delta: float
@@ -415,12 +385,7 @@ class ApproximateFamily(CurveFamily):
 
 @dataclasses.dataclass(frozen=True)
 class GaussianFamily(CurveFamily):
-    """μ-GDP of one row. The parameter is μ.
-
-    Attributes:
-        delta: δ at which `epsilon` is computed.
-        k: rows that a coin changes; their release is kμ-GDP.
-    """
+    """μ-GDP of one row. The parameter is μ. A coin changes k rows, whose release is kμ-GDP. δ is that of `epsilon`."""
 
     largest: ClassVar[float] = 30.0
     delta: float
@@ -440,12 +405,8 @@ class GaussianFamily(CurveFamily):
 
 @dataclasses.dataclass(frozen=True)
 class MechanismFamily(CurveFamily):
-    """A mechanism with its noise multiplier divided by the parameter; 1 is the mechanism itself.
-
-    Attributes:
-        mechanism: the claimed mechanism, its adjacency and δ.
-        epsilons: where lines touch the curve. Any choice is valid; it matters for power alone.
-    """
+    """A mechanism with its noise multiplier divided by the parameter; 1 is the mechanism itself. Lines touch the curve
+    at `epsilons`: any choice is valid; it matters for power alone."""
 
     largest: ClassVar[float] = 1024.0
     precision: ClassVar[float] = 5e-3

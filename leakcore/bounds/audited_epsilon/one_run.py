@@ -88,8 +88,7 @@ def epsilon_lower_bound_one_run(
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
 
     Raises:
-        ValueError: for a value that is not allowed.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Holds over coins and mechanism; for "gdp" and a mechanism, if what ran is of that family. Deterministic.

@@ -32,11 +32,9 @@ _SHARES: dict[Family, tuple[float, float, float, float, float]] = {
 
 
 class Ranks(NamedTuple):
-    """The event that at least `above` scores of the likelier side are above the `rank`-th of the other side.
-
-    In the lower tail sides and order are swapped: at least `above` of the other side are below the `rank`-th lowest of
-    the likelier side.
-    """
+    """The event that at least `above` scores of the likelier side are above the `rank`-th of the other side. In the
+    lower tail sides and order are swapped: at least `above` of the other side are below the `rank`-th lowest of the
+    likelier side."""
 
     rank: int
     above: int
@@ -51,12 +49,10 @@ class Refuted(NamedTuple):
 
 
 def refuted(likelier: np.ndarray, claim: RefutableClaim, error: float) -> Refuted:
-    """The largest parameter that the order of the scores refutes at an error.
+    """The largest parameter that the order of the scores refutes at an error over all ranks together.
 
-    Args:
-        likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest.
-        claim: what is tested; its confidence and direction are not used.
-        error: over all ranks together.
+    likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest. The claim's
+    confidence and direction are not used.
     """
     n, m = int(likelier.sum()), int((~likelier).sum())
     family: Family = "gdp" if claim.family == "gdp" else "dp"
@@ -80,7 +76,9 @@ def _chosen(likelier: np.ndarray, family: Family) -> Iterator[tuple[float, Ranks
         above = others - np.arange(m)  # likelier scores above each of the others
         chains = [(tail, *_tail_chain(n, m))]
         if not reverse:
-            chains.append((equal, *_equal_chain(n, m)))
+            # As many of the other side above, in share, as there are likelier scores below.
+            every = np.arange(1, m + 1)
+            chains.append((equal, every, np.maximum(1, np.ceil(n * (1 - (every - 0.5) / m))).astype(np.int64)))
         single = _between(m)
         chains += [
             (middle * 2.0**-i / (2 - 2.0 ** (1 - len(single))), np.array([rank]), np.ones(1, dtype=np.int64))
@@ -101,12 +99,6 @@ def _tail_chain(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     least = np.ceil(0.85 * n / np.sqrt(ranks)).astype(np.int64)
     least[-1] = 1
     return ranks, least
-
-
-def _equal_chain(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """As many of the other side above, in share, as there are likelier scores below."""
-    ranks = np.arange(1, m + 1)
-    return ranks, np.maximum(1, np.ceil(n * (1 - (ranks - 0.5) / m))).astype(np.int64)
 
 
 def _between(m: int) -> list[int]:
@@ -130,11 +122,9 @@ class _Test(NamedTuple):
         return _parameter(self, error) if self.probability(least) <= error else least
 
     def probability(self, parameter: float) -> float:
-        """Of the event, at most, for a mechanism that the parameter allows.
-
-        The share of the other side above its `rank`-th score has a distribution Beta(rank, m − rank + 1), and the curve
-        says how many likelier scores may be above a share.
-        """
+        """Of the event, at most, for a mechanism that the parameter allows. The share of the other side above its
+        `rank`-th score has a distribution Beta(rank, m − rank + 1), and the curve says how many likelier scores may be
+        above a share."""
         shares, masses = _order_statistic(self.rank, self.m)
         most = allowed(shares, parameter, self.family, self.delta, self.k)
         mean = dot(masses, special.betainc(self.above, self.n - self.above + 1.0, most))
@@ -195,15 +185,11 @@ class RankScores:
     """The event that the scores of the likelier side have at least this sum of rank scores.
 
     m scores of the other side divide all scores into cells, by ranks that depend on m alone. A cell's rank score is the
-    logarithm of how much likelier the claimed curve makes it for the likelier side: a number fixed before the trials.
-    The ranks cut the other side's distribution at shares T of a Dirichlet law. Given them, scores under any mechanism
-    with at most this curve R are above the k-th cut with probability at most R(T_k), so their sum is stochastically at
-    most that of independent ones that attain R(T_k): its law is simulated, with Clopper–Pearson limits.
-
-    Args:
-        likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest.
-        claimed: the curve by which cells are weighed. Any would be valid.
-        seed: seed of the simulation.
+    logarithm of how much likelier the claimed curve (any is valid) makes it for the likelier side: a number fixed
+    before the trials. The ranks cut the other side's distribution at shares T of a Dirichlet law. Given them, scores
+    under any mechanism with at most this curve R are above the k-th cut with probability at most R(T_k), so their sum
+    is stochastically at most that of independent ones that attain R(T_k): its law is simulated by `seed`, with
+    Clopper–Pearson limits. `likelier` is as in `refuted`.
     """
 
     def __init__(self, likelier: np.ndarray, claimed: Roc, seed: int) -> None:

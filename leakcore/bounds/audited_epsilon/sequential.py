@@ -55,11 +55,8 @@ class Curve:
         return np.array([ratio, 1 / ratio]), np.array([start, 1 - (1 - start) / ratio])
 
     def most(self, parameter: float) -> float:
-        """The largest factor of one pair, from above.
-
-        Where in is at the top with probability T(q) and out at the bottom with 1 − q, the mean factor is at most 1. So
-        the factor is at most 1/(T(q)(1 − q)), for every q.
-        """
+        """The largest factor of one pair, from above. Where in is at the top with probability T(q) and out at the
+        bottom with 1 − q, the mean factor is at most 1. So the factor is at most 1/(T(q)(1 − q)), for every q."""
         q = special.expit(np.linspace(-30.0, 0.0, 4001))
         return float(1 / (allowed(q, parameter, self.family, self.delta, self.k) * (1 - q)).max())
 
@@ -316,11 +313,9 @@ class SequentialTest:
         return float(_log_mean(np.array([a.path(parameter) for a in self._audits.values()])).max(initial=0.0))
 
     def _proved(self) -> float:
-        """The last refuted one of parameters that were fixed beforehand, where all before it are refuted, too.
-
-        If the truth lies between two of them, more than the truth is proved only if the next one, which is true, is
-        refuted: with probability at most 1 − confidence.
-        """
+        """The last refuted one of parameters that were fixed beforehand, where all before it are refuted, too. If the
+        truth lies between two of them, more than the truth is proved only if the next one, which is true, is refuted:
+        with probability at most 1 − confidence."""
         below = [self._parameter * _STEP * i for i in range(1, round(1 / _STEP))]
         proved = 0.0
         for parameter in (*below, *(self._parameter * _FACTOR**i for i in range(_LARGEST))):

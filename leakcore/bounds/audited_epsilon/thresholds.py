@@ -151,11 +151,6 @@ class _Plan(NamedTuple):
 HALVES = SplitThreshold()
 
 
-def _exceed(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """How many scores are at least each threshold."""
-    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left"))
-
-
 def _choose(
     inside: np.ndarray, outside: np.ndarray, counting: tuple[int, int], claim: RefutableClaim
 ) -> tuple[Direction, float, float]:
@@ -163,7 +158,7 @@ def _choose(
     side = claim.direction
     thresholds = np.unique(np.concatenate([inside, outside]))
     shares = [
-        np.rint(_exceed(scores, thresholds) / len(scores) * n).astype(int)
+        np.rint((len(scores) - np.searchsorted(np.sort(scores), thresholds)) / len(scores) * n).astype(int)
         for scores, n in zip((inside, outside), counting, strict=True)
     ]
     limits = [clopper_pearson(hits, n, confidence=claim.confidence) for hits, n in zip(shares, counting, strict=True)]

@@ -42,11 +42,9 @@ def taking(option: str) -> tuple[str, ...]:
 
 
 def method_of(method: str | Method, /, **keywords: Any) -> Method:
-    """The method that a call asks for, by name and keywords or as an object, which holds its options itself.
-
-    Every keyword is checked. A method without such an option leaves num_samples, confidence and seed aside; a device or
-    an executor that it could not use, and keywords next to an object, are a ValueError.
-    """
+    """The method that a call asks for, by name and keywords or as an object, which holds its options itself. Every
+    keyword is checked. A method without such an option leaves num_samples, confidence and seed aside; a device or an
+    executor that it could not use, and keywords next to an object, are a ValueError."""
     checked = {key: CHECKS[key](value) for key, value in keywords.items()}
     if isinstance(method, Method):
         for key, value in checked.items():

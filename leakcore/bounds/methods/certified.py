@@ -207,10 +207,8 @@ class CertificateState(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """log limits of B_κ, flat arrays: each misses with probability at most half of 1 − confidence.
-
-    `num_samples` is the number of draws in all; `state` is None unless the run may be continued.
-    """
+    """log limits of B_κ, flat arrays: each misses with probability at most half of 1 − confidence. `num_samples` is the
+    number of draws in all; `state` is None unless the run may be continued."""
 
     log_low: np.ndarray
     log_high: np.ndarray
@@ -293,9 +291,7 @@ def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Exe
 
 def dual_thresholds(log_ratio: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:
     """For each κ the t with mean(e^{−L}; L ≥ t) closest to κ from above, over a sample of μ: the dual's minimiser.
-
-    Where the sample's whole ν-mass is below κ the least L is taken. Always finite.
-    """
+    Where the sample's whole ν-mass is below κ the least L is taken. Always finite."""
     descending = np.sort(log_ratio[np.isfinite(log_ratio)])[::-1]
     if len(descending) == 0:
         return np.zeros_like(log_kappa)
@@ -313,9 +309,8 @@ def _count(shard: tuple[Pair, np.ndarray, int, int, int]) -> np.ndarray:
 
 
 def _cells(log_ratio: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Per threshold: how many V = e^{t − L} fall in cell [j, j+1)/BINS, V = 1 in the last but one; the last
-    counts L < t.
-    """
+    """Per threshold: how many V = e^{t − L} fall in cell [j, j+1)/BINS, V = 1 in the last but one; the last counts L <
+    t."""
     counts = np.empty((len(thresholds), _BINS + 1), dtype=np.int64)
     for row, t in enumerate(thresholds):
         inside = np.exp(t - log_ratio[log_ratio >= t])

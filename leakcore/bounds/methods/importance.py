@@ -58,8 +58,7 @@ class Importance(SampledLimits):
         executor: maps shards of the draws; the answer has the same bits without it.
 
     Raises:
-        ValueError: for a value that is not allowed, or too few samples for the confidence.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, or too few samples for the confidence.
 
     Example:
         >>> from leakcore import bounds
@@ -227,10 +226,8 @@ def importance_limits(
     seed: int,
     executor: Executor | None = None,
 ) -> Limits:
-    """Limits of B_κ for each κ, each pair at `confidence` (pointwise), most of `num_samples` for the upper.
-
-    κ whose thresholds are within a standard deviation of each other share a tilted law; every law takes `num_samples`.
-    """
+    """Limits of B_κ for each κ, each pair at `confidence` (pointwise), most of `num_samples` for the upper. κ whose
+    thresholds are within a standard deviation of each other share a tilted law; every law takes `num_samples`."""
     low, high = np.array(log_kappa), np.zeros_like(log_kappa)
     if loss.gaussian_variance == 0.0 and not loss.groups:
         return Limits(low, low, 0)
@@ -389,8 +386,7 @@ def _lower(
     sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, totals: np.ndarray, tried: np.ndarray, alpha: float
 ) -> float:
     """κ′e^{t₂} + E_μ[(1 − e^{t₂−L}); E₁] at the κ′ nearest to κ with ν(E₁) ≤ κ′ ≤ ν(E₂) for sure: a quarter of α for
-    either side, half for the mean. From κ′ > κ to κ by concavity, B_κ ≥ B_κ′·κ/κ′; from κ′ < κ because B rises.
-    """
+    either side, half for the mean. From κ′ > κ to κ by concavity, B_κ ≥ B_κ′·κ/κ′; from κ′ < κ because B rises."""
     t, outer_t = float(ends[0]), float(ends[1])
     (inner, outer), (inner_pilot, outer_pilot) = (
         (PairSums(*row[:_PAIR].tolist()), PairSums(*row[_PAIR:].tolist())) for row in (totals, tried)

@@ -140,10 +140,8 @@ class Kappa:
     def fields(
         self, log_value: np.ndarray, log_low: np.ndarray | None, log_high: np.ndarray | None, *, proved: bool = False
     ) -> dict[str, Any]:
-        """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward.
-
-        The low limit is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too.
-        """
+        """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward. The low limit
+        is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too."""
         kappa = self.plain
         value = np.exp(log_value)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -186,17 +184,12 @@ def _device(value: Any) -> Any:
     return value
 
 
-def _executor(value: Any) -> Any:
-    validate.executor(executor=value)
-    return value
-
-
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "num_samples": lambda value: validate.integer(1, _MAX_SAMPLES, num_samples=value),
     "confidence": lambda value: validate.confidence(confidence=value),
     "seed": lambda value: validate.seed(seed=value),
     "device": _device,
-    "executor": _executor,
+    "executor": lambda value: validate.executor(executor=value),
 }
 """The options that `reconstruction` takes as keywords, and how each is checked, whichever method has it."""
 

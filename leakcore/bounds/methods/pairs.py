@@ -33,11 +33,9 @@ class Pair(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MixturePair:
-    """Poisson-sampled Gaussian steps, drawn by the native kernel.
-
-    `dominates` says whether it is proved to dominate the mechanism that it stands for. `device` is where it is drawn;
-    the draws are the same everywhere, so the fingerprint leaves it out.
-    """
+    """Poisson-sampled Gaussian steps, drawn by the native kernel. `dominates` says whether it is proved to dominate the
+    mechanism that it stands for. `device` is where it is drawn; the draws are the same everywhere, so the fingerprint
+    leaves it out."""
 
     noise_multiplier: np.ndarray | float
     sample_rate: np.ndarray | float

@@ -84,8 +84,7 @@ def calibrate_noise(
         `epsilon_noise_multiplier` is inf where δ leaves no room.
 
     Raises:
-        ValueError: for a value that is not allowed, and for γ ≤ κ, unless nothing leaks.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, and for γ ≤ κ, unless nothing leaks.
         AccuracyError: (an ArithmeticError) where the exact bound reaches no σ that suffices.
 
     Guarantees:
@@ -200,11 +199,8 @@ def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:
 
 
 def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
-    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it.
-
-    And whether it is the least for which the bound could be computed instead: little noise may be too little for the
-    numerics.
-    """
+    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it. And whether it
+    is the least for which the bound could be computed instead: little noise may be too little for the numerics."""
     unreachable: list[float] = []
 
     def gap(sigma: float) -> float:

@@ -54,10 +54,8 @@ class Nats(NamedTuple):
 
 
 class Information(abc.ABC):
-    """Where I comes from, the mutual information between the candidate and the outputs.
-
-    `name` is what `fano_advantage(information=)` calls it, `kind` that of the bound that follows.
-    """
+    """Where I comes from, the mutual information between the candidate and the outputs. `name` is what
+    `fano_advantage(information=)` calls it, `kind` that of the bound that follows."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind]

@@ -68,8 +68,7 @@ def kappa_from_samples(
         `KappaBound` of kind "upper" at `confidence`; its `estimate` is max_i #{j: ρ(z_i, z_j) ≤ η}/N.
 
     Raises:
-        ValueError: for a value or shape that is not allowed, and for a metric that returns a wrong shape or NaN.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, and for a metric that returns a wrong shape or NaN.
 
     Guarantees:
         The value is below κ with probability at most 1 − confidence, over the samples. It is never smaller than −log(1

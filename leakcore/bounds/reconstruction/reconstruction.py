@@ -122,8 +122,7 @@ def reconstruction(
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
 
     Raises:
-        ValueError: for a value that is not allowed.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
         ImportError: for "pld" without dp-accounting.
         AccuracyError: (an ArithmeticError) where no method covers the mechanism.
 

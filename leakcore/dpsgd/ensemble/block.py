@@ -24,7 +24,7 @@ from leakcore.dpsgd.ensemble.passes import (
     Pass,
     RowGroup,
 )
-from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
+from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows
 from leakcore.kernels import EnsembleRows, EnsembleSums
 
 
@@ -164,7 +164,7 @@ class Trainer:
         self._probes = probes
         blocks = [gathered_rows(chunk.count, plan.sampling, self._num_rows) for chunk in common]
         self._gathers = [n if n is None else Gather(c, SLOTS, n) for c, n in zip(common, blocks, strict=True)]
-        self._share = share(plan.sampling, self._num_rows)
+        self._share = plan.sampling.share(self._num_rows)
         self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
@@ -205,11 +205,8 @@ class Trainer:
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
             if block.candidates is not None:
-                scored = (
-                    None
-                    if taken is None or watch.batches != "all"
-                    else np.asarray(taken[:, self._num_common :].any(axis=1))
-                )
+                known_batches = taken if watch.batches == "all" else None
+                scored = None if known_batches is None else np.any(known_batches[:, self._num_common :], axis=1)
                 self._score(block.candidates, weights, observed, step, scored, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)

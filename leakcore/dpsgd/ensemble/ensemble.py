@@ -19,25 +19,8 @@ from leakcore.dpsgd.ensemble.checkpoint import Checkpoint
 from leakcore.dpsgd.ensemble.network import Initialisation, ModuleNetwork, Network, read_network
 from leakcore.dpsgd.ensemble.observer import Observer
 from leakcore.dpsgd.ensemble.result import EnsembleRun
-from leakcore.dpsgd.ensemble.sampling import (
-    SLOTS,
-    AllocatedBatches,
-    Batches,
-    FixedBatches,
-    PoissonBatches,
-    ShuffledBatches,
-    Streams,
-    read_sampling,
-)
-from leakcore.dpsgd.ensemble.workers import (
-    Collector,
-    Execution,
-    Request,
-    losses,
-    read_execution,
-    train,
-    train_elsewhere,
-)
+from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, Streams, read_sampling
+from leakcore.dpsgd.ensemble.workers import Collector, Execution, Request, losses, train, train_elsewhere
 from leakcore.kernels import num_threads
 
 _MECHANISM = "layers activation noise_multiplier max_grad_norm dtype learning_rate steps".split()
@@ -146,14 +129,12 @@ class Ensemble:
     @property
     def sample_rate(self) -> float:
         """The rate q of Poisson batches, 1/b of allocated ones; 1 where batches have a fixed size."""
-        if isinstance(self.sampling, AllocatedBatches):
-            return 1 / self.sampling.batches
-        return self.sampling.sample_rate if isinstance(self.sampling, PoissonBatches) else 1.0
+        return self.sampling.rate
 
     @property
     def batch_size(self) -> int | None:
         """Rows of a batch of fixed size, shuffled or not; None where sizes vary."""
-        return self.sampling.batch_size if isinstance(self.sampling, ShuffledBatches | FixedBatches) else None
+        return self.sampling.size
 
     @property
     def expected_batch_size(self) -> float | None:
@@ -187,6 +168,7 @@ class Ensemble:
         own, fault = self.network, dataclasses.asdict(self.fault or Fault())
         slack = fault.pop("clip_slack")
         out = {name: getattr(self, name) for name in _SETTINGS} | {
+            "sampling": self.sampling.scheme,
             "initialisation": self._initialisation.name,
             "initialisation_scale": self._initialisation.scale,
             "initialisation_noise": self._initialisation.noise,
@@ -194,9 +176,6 @@ class Ensemble:
             "fault": None if self.fault in (None, Fault(clip_slack=slack)) else fault,
             "seed": self.seed,
         }
-        named = {FixedBatches: "fixed", AllocatedBatches: "allocation"}
-        if type(self.sampling) in named:
-            out["sampling"] = named[type(self.sampling)]
         if isinstance(own, Network):
             return out
         for name in ("layers", "activation", "initialisation", "initialisation_scale"):
@@ -239,15 +218,10 @@ class Ensemble:
             ValueError: names the argument, its value and what is allowed.
             TypeError: for an argument of another type.
         """
-        execution = read_execution(execution)
-        for name, value, kind in (
-            ("per_run", per_run, PerRun),
-            ("observer", observer, Observer),
-            ("probes", probes, Rows),
-        ):
-            if value is not None:
-                validate.instance(kind, **{name: value})
-        own, attacker = per_run or PerRun(), observer or Observer()
+        execution = validate.settings(Execution, execution=execution)
+        own, attacker = validate.settings(PerRun, per_run=per_run), validate.settings(Observer, observer=observer)
+        if probes is not None:
+            validate.instance(Rows, probes=probes)
         first, stop = run_range(runs)
         count = stop - first
         reader = RowReader(self.layers, self.dtype, count)

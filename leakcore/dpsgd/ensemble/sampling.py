@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -15,8 +16,50 @@ from leakcore._base import validate
 from leakcore.dpsgd.ensemble.passes import RowGroup
 
 
+class Batches(abc.ABC):
+    """A way to draw an ensemble's batches. Each class answers all that is asked of it; none counts as another."""
+
+    expected_batch_size: float | None
+
+    @property
+    @abc.abstractmethod
+    def scheme(self) -> str:
+        """Name by which attackers and audits know it, as in the table of `leakcore.mechanisms`."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int | None:
+        """Rows of each batch; None where sizes vary."""
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> float:
+        """Probability of a row to be in a batch; 1 where batches have one size."""
+
+    @abc.abstractmethod
+    def period(self, rows: int) -> int:
+        """Steps whose batches are drawn together."""
+
+    @abc.abstractmethod
+    def draw(self, streams: Streams, rows: int, epoch: int, first_run: int) -> np.ndarray | None:
+        """(slots, rows): what decides the batches of a period; None: each holds all rows."""
+
+    @abc.abstractmethod
+    def taken(self, drawn: np.ndarray, number: int) -> np.ndarray:
+        """(slots, rows) bool: the batches of a step, by its number in the period."""
+
+    def share(self, rows: int) -> float:
+        """What part of `rows` training rows a batch holds on average."""
+        return self.rate if self.size is None else self.size / rows
+
+    def _check_expected(self) -> None:
+        if self.expected_batch_size is not None:
+            size = validate.positive(expected_batch_size=self.expected_batch_size)
+            object.__setattr__(self, "expected_batch_size", size)
+
+
 @dataclasses.dataclass(frozen=True)
-class PoissonBatches:
+class PoissonBatches(Batches):
     """Each step includes each row with probability `sample_rate`, independently.
 
     Args:
@@ -40,23 +83,51 @@ class PoissonBatches:
 
     sample_rate: float
     expected_batch_size: float | None = None
+    scheme = "poisson"
+    size = None
 
     def __post_init__(self) -> None:
         rate = validate.probability(sample_rate=self.sample_rate)
         if rate == 0:
             raise ValueError("`sample_rate` must be in (0, 1], got 0")
         object.__setattr__(self, "sample_rate", rate)
-        _check_expected(self)
+        self._check_expected()
+
+    @property
+    def rate(self) -> float:
+        return self.sample_rate
+
+    def period(self, rows: int) -> int:
+        return 1
+
+    def draw(self, streams: Streams, rows: int, epoch: int, first_run: int) -> np.ndarray | None:
+        return None if self.rate == 1 else streams.batch(SLOTS, rows, self.rate, epoch, first_run=first_run)
+
+    def taken(self, drawn: np.ndarray, number: int) -> np.ndarray:
+        return drawn
 
 
 @dataclasses.dataclass(frozen=True)
-class _BatchesOfOneSize:
+class _BatchesOfOneSize(Batches):
     batch_size: int
     expected_batch_size: float | None = None
+    rate = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
-        _check_expected(self)
+        self._check_expected()
+
+    @property
+    def size(self) -> int:
+        return self.batch_size
+
+    def draw(self, streams: Streams, rows: int, epoch: int, first_run: int) -> np.ndarray:
+        return streams.order(SLOTS, rows, epoch, first_run=first_run)
+
+    def taken(self, drawn: np.ndarray, number: int) -> np.ndarray:
+        out = np.zeros(drawn.shape, bool)
+        np.put_along_axis(out, drawn[:, number * self.batch_size : (number + 1) * self.batch_size], True, axis=1)
+        return out
 
 
 class ShuffledBatches(_BatchesOfOneSize):
@@ -81,6 +152,11 @@ class ShuffledBatches(_BatchesOfOneSize):
         50
     """
 
+    scheme = "shuffled"
+
+    def period(self, rows: int) -> int:
+        return rows // self.batch_size
+
 
 class FixedBatches(_BatchesOfOneSize):
     """Each step draws a fresh batch of exactly `batch_size` rows without replacement, all batches alike.
@@ -102,9 +178,14 @@ class FixedBatches(_BatchesOfOneSize):
         50
     """
 
+    scheme = "fixed"
+
+    def period(self, rows: int) -> int:
+        return 1
+
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedBatches:
+class AllocatedBatches(Batches):
     """Each row draws one of the `batches` of an epoch for itself (random allocation, balls in bins).
 
     The draws are a function of (seed, run, epoch); batches differ in size, and may be empty.
@@ -129,27 +210,26 @@ class AllocatedBatches:
 
     batches: int
     expected_batch_size: float | None = None
+    scheme = "allocation"
+    size = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batches", validate.integer(1, None, batches=self.batches))
-        _check_expected(self)
+        self._check_expected()
 
+    @property
+    def rate(self) -> float:
+        return 1 / self.batches
 
-Batches = PoissonBatches | ShuffledBatches | FixedBatches | AllocatedBatches
-"""Every way in which an ensemble draws its batches."""
+    def period(self, rows: int) -> int:
+        return self.batches
 
+    def draw(self, streams: Streams, rows: int, epoch: int, first_run: int) -> np.ndarray | None:
+        b = self.batches
+        return None if b == 1 else streams.allocation(SLOTS, rows, b, epoch, first_run=first_run)
 
-def _check_expected(batches: PoissonBatches | _BatchesOfOneSize | AllocatedBatches) -> None:
-    if batches.expected_batch_size is not None:
-        size = validate.positive(expected_batch_size=batches.expected_batch_size)
-        object.__setattr__(batches, "expected_batch_size", size)
-
-
-def share(batches: Batches, rows: int) -> float:
-    """What part of `rows` training rows a batch holds on average."""
-    if isinstance(batches, ShuffledBatches | FixedBatches):
-        return batches.batch_size / rows
-    return 1 / batches.batches if isinstance(batches, AllocatedBatches) else batches.sample_rate
+    def taken(self, drawn: np.ndarray, number: int) -> np.ndarray:
+        return np.asarray(drawn == number)
 
 
 def read_sampling(sample_rate: float | Batches) -> Batches:
@@ -228,37 +308,17 @@ class DrawnBatches:
 
     def __init__(self, batches: Batches, streams: Streams, rows: int) -> None:
         self._batches, self._streams, self._rows = batches, streams, rows
+        self._period = batches.period(rows)
         self._epoch = (-1, -1)
-        self._of_epoch = np.empty(0)
+        self._drawn: np.ndarray | None = None
 
     def batch(self, step: int, first_run: int) -> np.ndarray | None:
         """(slots, rows) bool: which rows each run takes in this step; None: all."""
-        batches, streams, rows = self._batches, self._streams, self._rows
-        if isinstance(batches, PoissonBatches):
-            rate = batches.sample_rate
-            return None if rate == 1 else streams.batch(SLOTS, rows, rate, step, first_run=first_run)
-        if isinstance(batches, FixedBatches):
-            return self._taken(streams.order(SLOTS, rows, step, first_run=first_run)[:, : batches.batch_size])
-        allocated = isinstance(batches, AllocatedBatches)
-        per_epoch = batches.batches if isinstance(batches, AllocatedBatches) else rows // batches.batch_size
-        epoch, number = divmod(step, per_epoch)
-        if allocated and per_epoch == 1:
-            return None
+        epoch, number = divmod(step, self._period)
         if self._epoch != (epoch, first_run):
-            self._epoch = (epoch, first_run)
-            self._of_epoch = (
-                streams.allocation(SLOTS, rows, per_epoch, epoch, first_run=first_run)
-                if allocated
-                else streams.order(SLOTS, rows, epoch, first_run=first_run)
-            )
-        if isinstance(batches, AllocatedBatches):
-            return np.asarray(self._of_epoch == number)
-        return self._taken(self._of_epoch[:, number * batches.batch_size : (number + 1) * batches.batch_size])
-
-    def _taken(self, chosen: np.ndarray) -> np.ndarray:
-        taken = np.zeros((SLOTS, self._rows), bool)
-        np.put_along_axis(taken, chosen, True, axis=1)
-        return taken
+            self._epoch = epoch, first_run
+            self._drawn = self._batches.draw(self._streams, self._rows, epoch, first_run)
+        return None if self._drawn is None else self._batches.taken(self._drawn, number)
 
 
 CHUNK = 1024
@@ -280,10 +340,10 @@ def block_rows(num_rows: int, sample_rate: float) -> int | None:
 
 def gathered_rows(num_rows: int, batches: Batches, all_rows: int) -> int | None:
     """Rows per padded block of these rows, which are some of `all_rows`; None: not worth gathering."""
-    part = share(batches, all_rows)
-    if isinstance(batches, ShuffledBatches | FixedBatches):
-        return _in_pieces(min(batches.batch_size, num_rows), num_rows, part)
-    return block_rows(num_rows, part)
+    part = batches.share(all_rows)
+    if batches.size is None:
+        return block_rows(num_rows, part)
+    return _in_pieces(min(batches.size, num_rows), num_rows, part)
 
 
 def _in_pieces(rows: int, num_rows: int, part: float) -> int | None:

@@ -70,14 +70,6 @@ class Execution:
             validate.instance(str, Path, checkpoint=self.checkpoint)
 
 
-def read_execution(execution: Execution | None) -> Execution:
-    """The defaults for None; TypeError for anything but an `Execution`."""
-    if execution is None:
-        return Execution()
-    validate.instance(Execution, execution=execution)
-    return execution
-
-
 def _check_device(device: object) -> None:
     """ValueError unless it is the CPU or a CUDA device that torch sees here."""
     kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")

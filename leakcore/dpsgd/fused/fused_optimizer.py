@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from leakcore import kernels
 from leakcore.dpsgd.fused.row_gradients import Dense, wide_type
 from leakcore.dpsgd.fused.secure_noise import secure_normal
+from leakcore.dpsgd.rows.distributed import Ranks, behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.rows.hooks import BatchSource, Deliveries, Draw, LoaderHook, Part, rows_of
 from leakcore.dpsgd.rows.preserve_state import Uncopied, is_paused
-from leakcore.dpsgd.rows.ranks import Ranks, behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.rows.row_check import RowCheck
 from leakcore.dpsgd.rows.unsupported_layers import names_of, require_real, unsupported_layers
 from leakcore.dpsgd.trace.trace import Sampling

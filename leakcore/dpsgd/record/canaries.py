@@ -149,7 +149,7 @@ class CanaryTrace(SavedTrace):
         for name, kinds in (("times_seen", "iuf"), ("scores", "f"), ("release_scores", "f")):
             values = getattr(self, name)
             if values.dtype.kind not in kinds or np.isnan(values).any():
-                raise ValueError(f"`{name}` must be numbers, without NaN")
+                raise ValueError(f"`{name}` must be {'floating' if kinds == 'f' else 'real'} numbers, without NaN")
         for name in ("noise_multiplier", "max_grad_norm"):
             values = getattr(self, name)
             if values.dtype.kind != "f" or not (np.isfinite(values) & (values > 0)).all():

@@ -22,8 +22,8 @@ from leakcore.dpsgd.fused.row_gradients import Convolved, Dense, Outer, Use, blo
 from leakcore.dpsgd.record.candidates import CallForm
 from leakcore.dpsgd.record.forward_passes import Autocast, ForwardPass
 from leakcore.dpsgd.record.loss import require_of_rows, require_reduced
+from leakcore.dpsgd.rows.distributed import behind_wrappers
 from leakcore.dpsgd.rows.preserve_state import Randomness, preserve_state
-from leakcore.dpsgd.rows.ranks import behind_wrappers
 from leakcore.dpsgd.rows.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Feed, Functional, RowByRow, RowError, State, first_line, lock_of
 

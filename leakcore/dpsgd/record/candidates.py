@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from leakcore._base import array_memory, validate
 from leakcore.dpsgd.record.forward_passes import ForwardPass
+from leakcore.dpsgd.rows.distributed import behind_wrappers
 from leakcore.dpsgd.rows.hooks import Path, leaves_of, mapped
-from leakcore.dpsgd.rows.ranks import behind_wrappers
 
 _FORMS = "a pair (inputs, targets), a mapping of arrays, or a DataLoader that gives one row at a time"
 _log = logging.getLogger(__name__)

@@ -20,15 +20,15 @@ from leakcore._base.digest import digest
 from leakcore._base.tables import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Products, Route
 from leakcore.dpsgd.record.candidates import CallForm, CandidateRows, read_candidates, read_members
-from leakcore.dpsgd.record.failures import Failures, RecordedRows, require_known
 from leakcore.dpsgd.record.forward_passes import Entries, ForwardPass, SummedPasses
 from leakcore.dpsgd.record.loss import LoopLoss, LossTerms
+from leakcore.dpsgd.record.refusals import Failures, RecordedRows, require_known
 from leakcore.dpsgd.record.run_steps import RunSteps
 from leakcore.dpsgd.record.sampling import Release, RepeatedNoise, SampleRate, SamplingOfSteps, is_shuffled
+from leakcore.dpsgd.rows.distributed import Ranks, behind_hooks, is_parallel, same_coins, wrong_before
 from leakcore.dpsgd.rows.hooks import Arguments, ForwardHook, Hook, LoaderHook, ModelHook, Part, StepHook, rows_of
 from leakcore.dpsgd.rows.preserve_state import is_paused, pause_recording
-from leakcore.dpsgd.rows.ranks import Ranks, behind_hooks, is_parallel, same_coins, wrong_before
-from leakcore.dpsgd.trace.file import TraceFile
+from leakcore.dpsgd.trace.output_file import TraceFile
 from leakcore.dpsgd.trace.trace import Divisor, Trace, parse_divisor
 from leakcore.gradients import BackwardHook, Criterion
 from leakcore.numerics import step_log_ratio

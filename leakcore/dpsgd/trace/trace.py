@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from scipy import special
@@ -117,6 +117,9 @@ class Sampling:
     fresh: bool = False
     left_out: int = 0
     violation: Violation = ""
+
+    def __post_init__(self) -> None:
+        validate.one_of(*get_args(Scheme), scheme=self.scheme)
 
     @property
     def is_known(self) -> bool:

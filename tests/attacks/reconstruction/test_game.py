@@ -284,7 +284,7 @@ def test_json() -> None:
     assert _same(back, game)
     assert back.merge(_play(3.0, known=60, runs=16, steps=3, game={"first_run": 16})).trials == 32
     assert json.loads(game.to_json())["hits"] == game.hits
-    with pytest.raises(ValueError, match=r"`schema` must be 'leakcore.reconstruction_game/2', got 'other'"):
+    with pytest.raises(ValueError, match=r"`schema` must be 'leakcore.reconstruction_game/3', got 'other'"):
         attacks.ReconstructionGame.from_dict(game.to_dict() | {"schema": "other"})
     with pytest.raises(ValueError, match=r"`hits` and `undecided` must be at least 0 and add.*, got 17 and 0"):
         attacks.ReconstructionGame.from_dict(game.to_dict() | {"hits": 17})

@@ -27,6 +27,7 @@ def module_ensemble(module: Any, input_shape: Any, **flat: Any) -> dpsgd.Ensembl
 
 def _mechanism(flat: dict[str, Any]) -> dict[str, Any]:
     expected, size, rate = (flat.pop(name, None) for name in ("expected_batch_size", "batch_size", "sample_rate"))
+    assert flat.pop("sampling", None) in (None, "poisson" if size is None else "shuffled")
     if size is not None:
         flat["sample_rate"] = dpsgd.ShuffledBatches(size, expected)
     elif rate is not None or expected is not None:

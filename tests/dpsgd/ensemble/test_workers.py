@@ -82,10 +82,14 @@ def test_the_gradient_attack_keeps_to_them_too(monkeypatch: pytest.MonkeyPatch) 
         pools.append(count)
         return right(count)
 
+    run = ENSEMBLE.run(ROWS, LABELS, runs=3, observer=dpsgd.Observer(record=True))
+    search = gradient_descent.Descent(iterations=1, restarts=1)
+    alone = gradient_descent.gradient(run, descent=search, execution=dpsgd.Execution(num_threads=1))
     monkeypatch.setattr(gradient_descent, "ThreadPoolExecutor", pool)
     with kernels.thread_limit(2):
-        assert dict(gradient_descent._spread(abs, [(-1,), (-2,), (-3,)], None, None)) == {0: 1, 1: 2, 2: 3}
-        assert dict(gradient_descent._spread(abs, [(-1,), (-2,), (-3,)], 3, None)) == {0: 1, 1: 2, 2: 3}
+        for execution in (None, dpsgd.Execution(num_threads=3)):
+            answer = gradient_descent.gradient(run, descent=search, execution=execution)
+            assert (answer.points == alone.points).all()
     assert pools == [2, 3]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, secure_normal
 from leakcore.dpsgd.fused import activation_hooks
+from leakcore.dpsgd.fused.fused_optimizer import DistributedFusedDPOptimizer
 from leakcore.gradients import row_by_row
 from tests.dpsgd.opacus_models import Scale, Twice, made
 from tests.dpsgd.opacus_remarks import IGNORED
@@ -111,6 +113,43 @@ def test_skipped_steps_accumulate_and_add_noise_once() -> None:
         two.step()
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_interrupted_part_voids_its_batch(processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while rows are clipped: a loop that goes on would add some of them twice."""
+    kind = DistributedFusedDPOptimizer if processes else FusedDPOptimizer
+    module = GradSampleModule(_network(torch.float64), loss_reduction="sum")
+    if processes:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/one", rank=0, world_size=1)
+    try:
+        optimizer = _made(kind, module, loss_reduction="sum")
+    finally:
+        if processes:
+            torch.distributed.destroy_process_group()
+    x, y = _batch(6, torch.float64)
+
+    def step(rows: slice, *, last: bool) -> None:
+        optimizer.signal_skip_step(not last)
+        optimizer.zero_grad()
+        functional.cross_entropy(module(x[rows]), y[rows], reduction="sum").backward()
+        optimizer.pre_step()
+
+    def interrupted(self: Any, rows: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    step(slice(0, 2), last=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(activation_hooks.LazyRowGradients, "weighted_sum", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(slice(2, 4), last=False)
+    with pytest.raises(ValueError, match="one was refused: nothing of it is released"):
+        step(slice(2, 4), last=True)
+    step(slice(4, 6), last=True)
+    next_batch = [p.grad.clone() for p in module.parameters()]
+    step(slice(4, 6), last=True)
+    for a, p in zip(next_batch, module.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=0, atol=0)
 
 
 def test_several_backward_passes_of_one_step_count_as_one_batch() -> None:

@@ -1,4 +1,4 @@
-"""Runs of several gloo processes for `test_ranks.py`, which spawns them: each process trains every case in turn."""
+"""Runs of several gloo processes, which `test_distributed.py` spawns: each process trains every case in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leakcore
-from leakcore.dpsgd.rows import ranks as _ranks
+from leakcore.dpsgd.rows import distributed as processes
 from tests.tolerances import HANG
 
 STEPS = [
@@ -202,11 +202,11 @@ def _other_settings(rank: int, world: int) -> Any:
 def _first_only(rank: int, world: int) -> Any:
     _, optimizer, _ = private(world, _parallel())
     if rank == 0:
-        _ranks.PATIENCE, before = timedelta(seconds=2), _ranks.PATIENCE
+        processes.PATIENCE, before = timedelta(seconds=2), processes.PATIENCE
         try:
             leakcore.record(optimizer, candidates=candidates())
         finally:
-            _ranks.PATIENCE = before
+            processes.PATIENCE = before
 
 
 def _wrong_targets(rank: int, world: int) -> Any:

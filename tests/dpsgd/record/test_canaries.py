@@ -203,10 +203,15 @@ def test_a_file_holds_the_trace_and_is_not_replaced(tmp_path: Path) -> None:
         leakcore.record(optimizer, canaries=leakcore.Canaries(), sampling=loader, out=path)
     with np.load(path) as arrays:
         stored = dict(arrays)
-    for name, value in (("scores", stored["scores"][:5]), ("noise_multiplier", -stored["noise_multiplier"]),
-                        ("coins", stored["times_seen"])):  # fmt: skip
+    for name, value, why in (
+        ("scores", stored["scores"][:5], "do not fit together"),
+        ("noise_multiplier", -stored["noise_multiplier"], "must be positive numbers"),
+        ("coins", stored["times_seen"], "do not fit together"),
+        ("scores", stored["scores"].astype(int), "`scores` must be floating numbers, without NaN"),
+        ("times_seen", stored["times_seen"] * np.nan, "`times_seen` must be real numbers, without NaN"),
+    ):
         np.savez(tmp_path / "bad.npz", **{**stored, name: value})
-        with pytest.raises(ValueError, match=r"bad\.npz: .*: damaged"):
+        with pytest.raises(ValueError, match=rf"bad\.npz: .*{why}: damaged"):
             dpsgd.CanaryTrace.load(tmp_path / "bad.npz")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
-from leakcore.kernels import mixture as _mixture
+from leakcore.kernels import arrays, mixture
 from tests.kernels import devices, layouts
 
 torch = pytest.importorskip("torch")
@@ -49,10 +49,10 @@ def test_scratch_memory():
 
 
 def test_samples_of_one_call():
-    mixture = _mixture._mixture(10**6, 1.0, 0.1, 1000, "null", 0, 0, True)
-    assert mixture.shards(True) == [(0, 10**6)]
-    assert len(mixture.shards(False)) > 10
-    many = _mixture._mixture(2**33, 1.0, 0.1, 1, "null", 0, 0, True).shards(True)
+    schedules = mixture._read_schedules(1.0, 0.1, 1000)
+    assert mixture._shards(schedules, 10**6, "a GPU") == [(0, 10**6)]
+    assert len(mixture._shards(schedules, 10**6, arrays.CPU)) > 10
+    many = mixture._shards(mixture._read_schedules(1.0, 0.1, 1), 2**33, "a GPU")
     assert all(length < 2**31 for _, length in many)
     assert many[-1][0] + many[-1][1] == 2**33
 

@@ -13,7 +13,7 @@ from torch import nn
 from leakcore.dpsgd.fused.activation_hooks import find_hooks
 from leakcore.dpsgd.fused.fused_optimizer import DistributedFusedDPOptimizer, FusedDPOptimizer, require_type
 from leakcore.dpsgd.fused.row_gradients import Dense
-from leakcore.dpsgd.rows.ranks import WrongRowsError, behind_wrappers
+from leakcore.dpsgd.rows.distributed import WrongRowsError, behind_wrappers
 from leakcore.dpsgd.rows.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.rows.unsupported_layers import (
     LayerCall,
