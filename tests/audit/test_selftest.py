@@ -38,6 +38,7 @@ def test_at_a_thousand_trials_the_bound_beats_the_best_published_tool(selftest: 
     assert counts.mean > 0.85
 
 
+@pytest.mark.full
 def test_it_is_printed_and_is_json(selftest: audit.SelfTest) -> None:
     text = selftest.to_text()
     assert f"All {len(selftest.promises)} promises are kept." in text

@@ -179,12 +179,14 @@ BY_TIER = {"scores"}
 """Sums over columns, whose order follows the width of a register: they agree between tiers to the stated bound only."""
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("cell", CELLS[1:], ids=str)
 def test_bits_of_cells(cell):
     first, other = (_in_cell(*c, "everything()")["digests"] for c in (CELLS[0], cell))
     assert {name for name in ENTRIES if first[name] != other[name]} <= (set() if cell[0] == TIERS[0] else BY_TIER)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("tier", TIERS)
 def test_bits_by_threads(tier):
     one, two = (_in_cell(tier, threads, "everything()")["digests"] for threads in THREADS)
