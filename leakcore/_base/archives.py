@@ -121,9 +121,9 @@ def read_npz(
 
     at_least: bytes that every element will take in the caller's hands, where that is more than it takes in the file.
 
-    Raises FileNotFoundError if the file does not exist. Raises ValueError, which says what is wrong, if it is no npz,
-    is damaged, has two arrays of one name, an array of objects or a header that claims more than the file holds, or if
-    its arrays expand beyond what `reading` allows. `opened_zip` lists what else is refused.
+    A file that does not exist raises FileNotFoundError. A file that is no npz or is damaged raises ValueError. So does
+    one with two arrays of one name, with an array of objects, with a header that claims more than the file holds, or
+    with arrays that expand beyond what `reading` allows. `opened_zip` lists what else is refused.
     """
     try:
         with opened_zip(Path(source) if isinstance(source, str) else source) as (archive, size):
@@ -250,8 +250,11 @@ _MOST_MEMBERS = 2**12
 
 def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
     """Contents by the last part of each file's name; all of them, or the ones in `names` that are there. Links, devices
-    and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError, which says what
-    is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what `reading` allows."""
+    and folders are passed over.
+
+    A file that does not exist raises FileNotFoundError. A file that is no archive, is damaged, has two members of one
+    name or expands beyond what `reading` allows raises ValueError.
+    """
     import tarfile
 
     contents: dict[str, bytes] = {}

@@ -77,7 +77,8 @@ def size_of(stream: BinaryIO) -> int:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """All bytes of a regular file. ValueError if it has more than `most`; other errors are those of `open_regular`."""
+    """All bytes of a regular file. A file of more than `most` bytes raises ValueError; other errors are those of
+    `open_regular`."""
     with open_regular(path) as stream:
         size = size_of(stream)
         content = stream.read(size + 1) if size <= most else b""
@@ -102,8 +103,10 @@ _LONGEST_ROW = 2**20
 
 def read_csv(path: Path) -> Iterator[list[str]]:
     """Rows of a file in UTF-8, the first one its header; comma, semicolon or tab, whichever the first line has most of.
-    Raises FileNotFoundError if the file does not exist. Raises ValueError, which names the file, if it is larger than 1
-    GiB, is no text, or has a row of more than 1,048,576 characters."""
+
+    A file that does not exist raises FileNotFoundError. A file above 1 GiB, one that is no text, and a row of more than
+    1,048,576 characters raise ValueError, which names the file.
+    """
     try:
         with open_regular(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:
             if size_of(stream) > LARGEST_CSV:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Scheme:
     """One way to draw batches: what the attacker knows of them and subtracts, in words, and the bound's adjacency.
-    batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows would
-    let an attack on a correct mechanism lie above it. per_epoch: the target is in one batch of each epoch, and he does
-    not know in which.
+
+    batches: whose batches the attacker knows, as in `dpsgd.Observer`. An attacker who knew more than the scheme's bound
+    allows could lie above it although the mechanism is correct. per_epoch: the target is in one batch of each epoch,
+    and the attacker does not know in which.
     """
 
     batches: Literal["common", "all", "none"]
@@ -51,7 +52,7 @@ each step the bound rests on batches that nobody knows."""
 
 
 def scheme(ensemble: Ensemble) -> Scheme:
-    """The scheme of an ensemble; ValueError for one of which nothing is known here."""
+    """The scheme of an ensemble's batches; an unknown one raises ValueError."""
     name = ensemble.sampling.scheme
     if name not in SCHEMES:
         raise ValueError(f"`ensemble` must have batches that the attacker knows, {', '.join(SCHEMES)}, got {name!r}")

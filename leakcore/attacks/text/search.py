@@ -119,9 +119,11 @@ class SecondLayer:
 
 
 def search_causal(second: SecondLayer, tokens: list[np.ndarray], batch_size: int, progress: Progress | None) -> Passed:
-    """Prefixes are extended while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam). Where
-    more prefixes pass than are carried on, the nearest ones are: 16 for each sequence of the batch, and fewer where the
-    next position has so many tokens that more than 4,096 sequences would be tried."""
+    """Extend prefixes while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam).
+
+    The 16 nearest prefixes for each sequence of the batch are carried on, or fewer, so that at most 4,096 sequences are
+    tried at the next position; but at least one for each sequence.
+    """
     prefixes = np.zeros((1, 0), dtype=np.int64)
     ended: list[tuple[int, ...]] = []
     complete = True

@@ -33,7 +33,8 @@ BLOCK = 32
 class Data:
     """What is trained on. num_rows: None for all. path: folder of data sets; None for the cache.
 
-    features: "frozen" (CIFAR-10 only) for those of a small network that was trained on the subset of CIFAR-100.
+    features: "frozen", for CIFAR-10 only, trains on the features of a small network, which was trained on the subset of
+    CIFAR-100.
     """
 
     name: Literal["digits", "breast-cancer", "fashion-mnist", "cifar10", "location30", "purchase100"] = "digits"

@@ -16,8 +16,6 @@ from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.kernels import is_torch, wrap
 
 SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 2"
-MAX_NOISE = 64 * math.log(2.0)
-"""Largest possible |noise| in units of the scale: magnitudes are −log of a uniform on a grid of 2⁻⁶⁴."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
